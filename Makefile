@@ -1,0 +1,78 @@
+# `make` alone lists the targets. Each of them first makes the virtual environment if it is missing or old.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMP := $(VENV)/.installed
+export PYTHON
+
+SPEC := fixtures/flights.yaml
+# Spark must not take another Java that happens to come first: the check prints the home of a fitting one.
+WITH_JAVA = JAVA_HOME="$$(.ci/check_java.sh 2>/dev/null)" && export JAVA_HOME
+
+.DEFAULT_GOAL := help
+.PHONY: help venv java demo test test-all lint fmt bench bench-small wheel clean lock
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## Make .venv with the locked requirements (PYTHON= names another interpreter, VENV= another place)
+
+$(STAMP): pyproject.toml requirements-dev.lock
+	@PYTHON=$(PY) .ci/find_python.sh >/dev/null 2>&1 || { \
+		python="$$(.ci/find_python.sh)" \
+		&& echo "Making $(VENV) with $$($$python --version); this takes some minutes." \
+		&& $$python -m venv --clear $(VENV); }
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+# Before the virtual environment, which takes minutes: who lacks Java should read so at once.
+java:
+	@.ci/check_java.sh >/dev/null
+
+demo: java $(STAMP) ## Plan, train, release and score the flights of New York City, from nothing
+	@$(WITH_JAVA) \
+		&& $(BIN)/group-models plan $(SPEC) \
+		&& $(BIN)/group-models train $(SPEC) \
+		&& $(BIN)/group-models score $(SPEC) --input fixtures/flights.parquet --output demo/scored --mode overwrite \
+		&& $(BIN)/group-models show $(SPEC) --worst 5
+	@echo
+	@echo "Written: demo/warehouse  the models, their manifest and the releases"
+	@echo "         demo/scored     every flight with its prediction (Parquet)"
+	@echo "Go on:   $(BIN)/group-models show $(SPEC) --key carrier=UA,lane=EWR-IAH,depot=EWR"
+
+test: java $(STAMP) ## Run the tests, without the slow ones
+	@$(WITH_JAVA) && $(PY) -m pytest -q -m "not slow"
+
+test-all: java $(STAMP) ## Run all tests
+	@$(WITH_JAVA) && $(PY) -m pytest -q
+
+lint: $(STAMP) ## Check style, types and layers
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(BIN)/lint-imports --no-logo
+
+fmt: $(STAMP) ## Format the code and fix what can be fixed
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: java $(STAMP) ## Compare with the usual ways of training and scoring
+	@$(WITH_JAVA) && $(PY) -m tests.benchmarks
+
+bench-small: java $(STAMP) ## The same on small workloads, in about a minute
+	@$(WITH_JAVA) && $(PY) -m tests.benchmarks --small
+
+wheel: $(STAMP) ## Build the wheel into dist/
+	@$(PY) -m build --wheel
+
+clean: ## Remove what was built, tested and demonstrated (not .venv)
+	rm -rf build dist demo spark-warehouse metastore_db derby.log *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+lock: $(STAMP) ## Resolve requirements-dev.lock anew, within constraints-dev.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check uv
+	@$(PY) -m uv pip compile pyproject.toml --universal --python-version 3.11 --extra dev --upgrade \
+		--constraint constraints-dev.txt --no-header --output-file requirements-dev.lock
