@@ -1,0 +1,24 @@
+"""Many small models, one per group, on Spark: plan, train, release, score.
+
+Importing this package loads neither pyspark, mlflow nor scikit-learn; the first call does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from group_models.api import list_releases, load_model, plan, release, score, show, train
+    from group_models.spec import Spec, load_spec
+
+__all__ = ["Spec", "list_releases", "load_model", "load_spec", "plan", "release", "score", "show", "train"]
+
+_MODULES = {"Spec": "spec", "load_spec": "spec"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'api')}"), name)

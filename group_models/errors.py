@@ -1,0 +1,39 @@
+"""What can go wrong, as one root class and five kinds.
+
+Every message says what happened, to which key, column, table or file, which rule it broke and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GroupModelsError(Exception):
+    """Root of all errors that this package raises on purpose."""
+
+
+class SpecError(GroupModelsError):
+    """The spec cannot be used; `mistakes` holds one sentence per mistake, all found at once."""
+
+    def __init__(self, mistakes: Sequence[str], *, where: str = "the spec") -> None:
+        self.mistakes = tuple(mistakes)
+        self.where = where
+        lines = "\n".join(f"  - {mistake}" for mistake in self.mistakes)
+        plural = "mistake" if len(self.mistakes) == 1 else "mistakes"
+        super().__init__(f"{len(self.mistakes)} {plural} in {where}:\n{lines}")
+
+
+class DataError(GroupModelsError):
+    """The data or the frame to score does not fit the spec or the stored models."""
+
+
+class StateError(GroupModelsError):
+    """What is asked contradicts what the tables say: an unknown run, a used run id, a refused release."""
+
+
+class ModelError(GroupModelsError):
+    """A stored model is missing, altered or of a format that this version cannot read."""
+
+
+class PlatformError(GroupModelsError):
+    """Java, Spark, a worker or a library is missing or does not match the driver."""

@@ -1,0 +1,220 @@
+"""Keys: tuples of values, their canonical form and their ids.
+
+A key is always a tuple, also for one key column. Its canonical form is injective: per column a type tag, the
+length in UTF-8 bytes and the value (`s5:hello`), or `n` for null. So `('a-b', 'c')` and `('a', 'b-c')`, null
+and the text `'null'`, `1` and `'1'` never meet. All integer widths share one tag, so that an id trained as
+`int` is found when it is scored as `bigint`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from group_models.errors import SpecError
+
+KeyValue: TypeAlias = str | int | bool | dt.date | None
+Key: TypeAlias = tuple[KeyValue, ...]
+KeyKind: TypeAlias = Literal["string", "integer", "boolean", "date"]
+
+KEY_ID_LENGTH = 32
+"""Hex digits of a key id: the first 16 bytes of a SHA-256."""
+
+_KEY_ID = re.compile(f"^[0-9a-f]{{{KEY_ID_LENGTH}}}$")
+_TAGS: Mapping[KeyKind, str] = {"string": "s", "integer": "i", "boolean": "b", "date": "d"}
+
+
+def key_tag(kind: KeyKind) -> str:
+    """Return the one-letter type tag of the canonical form.
+
+    Examples
+    --------
+    >>> key_tag("integer")
+    'i'
+    """
+    return _TAGS[kind]
+
+
+def key_text(value: KeyValue) -> str | None:
+    """Return a key value as text, the same in Python and in a Spark cast; None stays None.
+
+    Examples
+    --------
+    >>> key_text(True), key_text(7), key_text(dt.date(2013, 1, 31)), key_text(None)
+    ('true', '7', '2013-01-31', None)
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return str(value)
+
+
+def parse_key_value(text: str | None, kind: KeyKind) -> KeyValue:
+    """Return the value that `key_text` wrote; inverse of `key_text` for a column of this kind.
+
+    Raises
+    ------
+    ValueError
+        The text is not a value of this kind.
+
+    Examples
+    --------
+    >>> parse_key_value("7", "integer"), parse_key_value("7", "string")
+    (7, '7')
+    """
+    if text is None or kind == "string":
+        return text
+    if kind == "integer":
+        return int(text)
+    if kind == "date":
+        return dt.date.fromisoformat(text)
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is not a boolean; write true or false")
+    return text.lower() == "true"
+
+
+def canonical(key: Key) -> str:
+    """Return the canonical form of a key.
+
+    Examples
+    --------
+    >>> canonical(("UA", None, 3))
+    's2:UAni1:3'
+    """
+    return "".join(_canonical_value(value) for value in key)
+
+
+def _canonical_value(value: KeyValue) -> str:
+    text = key_text(value)
+    if text is None:
+        return "n"
+    return f"{_TAGS[_kind_of(value)]}{len(text.encode())}:{text}"
+
+
+def _kind_of(value: KeyValue) -> KeyKind:
+    if isinstance(value, bool | np.bool_):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int | np.integer):
+        return "integer"
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return "date"
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be a key value; use text, integer, boolean, date")
+
+
+def key_id(key: Key) -> str:
+    """Return the id of a key: the first 16 bytes of the SHA-256 of its canonical form, in hex.
+
+    Examples
+    --------
+    >>> key_id(("UA",)) == key_id(("UA", None))
+    False
+    >>> len(key_id(()))
+    32
+    """
+    return hashlib.sha256(canonical(key).encode()).hexdigest()[:KEY_ID_LENGTH]
+
+
+def key_json(columns: Sequence[str], key: Key) -> str:
+    """Return a key as compact JSON, one text or null per column.
+
+    Examples
+    --------
+    >>> key_json(["carrier", "stop"], ("UA", 3))
+    '{"carrier":"UA","stop":"3"}'
+    """
+    values = {column: key_text(value) for column, value in zip(columns, key, strict=True)}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+
+
+def show_key(key: Mapping[str, str | None]) -> str:
+    """Return a key as people write it: `carrier=UA, lane=EWR-IAH`, nulls as `null`.
+
+    Examples
+    --------
+    >>> show_key({"carrier": "UA", "lane": None})
+    'carrier=UA, lane=null'
+    """
+    return ", ".join(f"{column}={'null' if text is None else text}" for column, text in key.items())
+
+
+def level_name(columns: Sequence[str]) -> str:
+    """Return the name of a level: its columns joined by commas, `global` for the empty level.
+
+    Examples
+    --------
+    >>> level_name(["carrier", "depot"]), level_name([])
+    ('carrier,depot', 'global')
+    """
+    return ",".join(columns) if columns else "global"
+
+
+def key_seed(seed: int, identity: str) -> int:
+    """Return the random seed of one key (31 bits): from the spec's seed and the key's id and nothing else."""
+    digest = hashlib.sha256(f"{seed}:{identity}".encode()).digest()
+    return int.from_bytes(digest[:4]) >> 1
+
+
+def parse_key(key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind]) -> str:
+    """Return the id of a key as a person gives it: a mapping, JSON, `a=1,b=2`, or the id itself.
+
+    Parameters
+    ----------
+    kinds
+        The key columns in order and what their values are.
+
+    Raises
+    ------
+    SpecError
+        It does not name exactly the key columns, or a value is of another kind.
+
+    Examples
+    --------
+    >>> kinds = {"carrier": "string", "stop": "integer"}
+    >>> parse_key("carrier=UA,stop=3", kinds) == parse_key('{"stop": 3, "carrier": "UA"}', kinds)
+    True
+    """
+    if isinstance(key, str) and _KEY_ID.match(key):
+        return key
+    given = _split_key(key) if isinstance(key, str) else dict(key)
+    if set(given) != set(kinds):
+        raise _key_error(key, f"names {', '.join(given) or 'no columns'}; the key columns are {', '.join(kinds)}")
+    try:
+        return key_id(tuple(_given_value(given[name], kind) for name, kind in kinds.items()))
+    except (TypeError, ValueError) as e:
+        raise _key_error(key, str(e)) from e
+
+
+def _split_key(text: str) -> dict[str, Any]:
+    if text.lstrip().startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as e:
+            raise _key_error(text, f"is no JSON ({e})") from e
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    if any(not equals for _, equals, _ in pairs):
+        raise _key_error(text, "is not of the form a=1,b=2")
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def _given_value(value: Any, kind: KeyKind) -> KeyValue:
+    if value is None or _kind_of(value) == kind:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str):
+        return parse_key_value(value, kind)
+    raise ValueError(f"{value!r} is {type(value).__name__}, and the key's values are {kind}")
+
+
+def _key_error(key: object, said: str) -> SpecError:
+    way_out = 'give JSON such as {"carrier": null} for nulls, commas and =, or a key_id'
+    return SpecError([f"key {key!r} {said}; {way_out}"], where="the call")

@@ -1,0 +1,162 @@
+"""A plan as a value: what a run does with each key, and where; to print, to compare, to test."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from group_models.keys import show_key
+from group_models.packing import makespan
+from group_models.texts import counts_text, facts_html
+
+FITTED = ("whole", "sampled", "salted")
+"""Decisions that lead to a fit; every other decision is the key's status."""
+
+_SKEW_WARNING = 4.0
+"""Times the mean unit from which the largest one is called out."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan:
+    """What a run does with each key, and where; no data in it.
+
+    Attributes
+    ----------
+    keys
+        Columns of the plan table without `model_set` and `run_id`, one row per key, ordered by key id.
+    slots
+        Tasks that run at the same time.
+    holdout
+        How the holdout is chosen, in words.
+    """
+
+    keys: pa.Table
+    slots: int
+    holdout: str = ""
+
+    @property
+    def is_fitted(self) -> npt.NDArray[np.bool_]:
+        """Which keys are fitted."""
+        return np.isin(self.column("decision").astype(str), FITTED)
+
+    def column(self, name: str) -> npt.NDArray[np.generic]:
+        """Return one column as a numpy array."""
+        return np.asarray(self.keys.column(name).to_numpy())
+
+    def decisions(self) -> dict[str, int]:
+        """Return how many keys have each decision, most first."""
+        counts = pc.value_counts(self.keys.column("decision").combine_chunks()).to_pylist()
+        return {c["values"]: c["counts"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))}
+
+    def units(self) -> pa.Table:
+        """Return one row per unit, in the order they run: `unit, wave, keys, rows, bytes, predicted_seconds`."""
+        fitted = self.keys.filter(pa.array(self.is_fitted))
+        sums = fitted.group_by(["unit", "wave"]).aggregate(
+            [("key_id", "count"), ("usable_rows", "sum"), ("bytes", "sum"), ("predicted_seconds", "sum")]
+        )
+        names = ["unit", "wave", "keys", "rows", "bytes", "predicted_seconds"]
+        return sums.rename_columns(names).sort_by("unit")
+
+    @property
+    def waves(self) -> int:
+        """Number of waves."""
+        last = pc.max(self.keys.column("wave")).as_py()
+        return 0 if last is None else last + 1
+
+    def units_of_wave(self, wave: int) -> list[int]:
+        """Return the units of one wave, largest first."""
+        of_wave = self.keys.filter(pc.equal(self.keys.column("wave"), wave))
+        return sorted(pc.unique(of_wave.column("unit")).to_pylist())
+
+    def __repr__(self) -> str:
+        """Return the plan in one line."""
+        summary = summarise(self)
+        return (
+            f"Plan({summary.keys:,} keys: {counts_text(summary.decisions)}; {summary.units} units in {summary.waves} "
+            f"wave(s) on {summary.slots} slot(s); about {summary.predicted_seconds:,.1f} s of fits)"
+        )
+
+    def _repr_html_(self) -> str:
+        return facts_html("Plan", summarise(self).facts())
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A plan in numbers.
+
+    Attributes
+    ----------
+    decisions
+        Keys by decision.
+    largest_key, largest_share
+        The fitted key with most usable rows, and its share of all usable rows.
+    unit_skew
+        Predicted seconds of the largest unit over the mean of all units.
+    predicted_seconds, ideal_seconds
+        Wall seconds of all units on the slots in the planned order, and if they could be split at will.
+    """
+
+    keys: int
+    rows: int
+    usable_rows: int
+    decisions: dict[str, int]
+    units: int
+    waves: int
+    slots: int
+    holdout: str
+    largest_key: str | None
+    largest_rows: int
+    largest_share: float
+    largest_unit_rows: int
+    unit_skew: float
+    predicted_seconds: float
+    ideal_seconds: float
+
+    def facts(self) -> dict[str, str]:
+        """Return the plan as fact and text."""
+        largest = "none"
+        if self.largest_key is not None:
+            largest = f"{self.largest_key}: {self.largest_rows:,} rows, {self.largest_share:.1%} of all"
+        skew = f"{self.unit_skew:.2f} times the mean unit, {self.largest_unit_rows:,} rows"
+        if self.unit_skew > _SKEW_WARNING:
+            skew += " - one unit decides how long the run takes"
+        return {
+            "keys": f"{self.keys:,} ({counts_text(self.decisions)})",
+            "rows": f"{self.rows:,}, {self.usable_rows:,} of them with a target",
+            "units": f"{self.units:,} in {self.waves} wave(s) on {self.slots} slot(s)",
+            "largest key": largest,
+            "largest unit": skew,
+            "holdout": self.holdout,
+            "predicted fit time": f"{self.predicted_seconds:,.1f} s, ideally {self.ideal_seconds:,.1f} s",
+        }
+
+
+def summarise(plan: Plan) -> Summary:
+    """Return a plan in numbers."""
+    units = plan.units()
+    seconds = units["predicted_seconds"].to_numpy().astype(np.float64)
+    rows = np.where(plan.is_fitted, plan.column("usable_rows"), 0).astype(np.int64)
+    usable = int(plan.column("usable_rows").sum()) if plan.keys.num_rows else 0
+    largest = int(rows.argmax()) if rows.any() else None
+    wave = units["wave"].to_numpy()
+    return Summary(
+        keys=plan.keys.num_rows,
+        rows=int(plan.column("rows").sum()) if plan.keys.num_rows else 0,
+        usable_rows=usable,
+        decisions=plan.decisions(),
+        units=units.num_rows,
+        waves=plan.waves,
+        slots=plan.slots,
+        holdout=plan.holdout,
+        largest_key=None if largest is None else show_key(dict(plan.keys["key"][largest].as_py())),
+        largest_rows=0 if largest is None else int(rows[largest]),
+        largest_share=0.0 if largest is None else float(rows[largest] / usable),
+        largest_unit_rows=int(units["rows"].to_numpy().max()) if units.num_rows else 0,
+        unit_skew=float(seconds.max() / seconds.mean()) if units.num_rows else 0.0,
+        predicted_seconds=sum(makespan(seconds[wave == w], plan.slots) for w in range(plan.waves)),
+        ideal_seconds=float(seconds.sum() / plan.slots),
+    )

@@ -1,0 +1,65 @@
+"""What the outside must provide: a place for the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from group_models.tables import Table
+
+SparkFrame: TypeAlias = Any
+"""A Spark DataFrame, classic or Connect (the two share no base class before Spark 4)."""
+
+SparkSession: TypeAlias = Any
+"""A Spark session, classic or Connect."""
+
+Where: TypeAlias = Mapping[str, Collection[str | int | None]]
+"""A row filter: per column the values it may have."""
+
+LOG_OWNER = "log"
+"""Owner of the commits of a table that is one log per model set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Commit:
+    """The identity of one append: one append is one number.
+
+    `owner` is the run whose plan fixed the number, or `LOG_OWNER` in a table that is a log.
+    """
+
+    model_set: str
+    owner: str
+    number: int
+
+
+class Tables(Protocol):
+    """The tables of one schema: append-if-absent, and reads with column and row filters."""
+
+    def append(self, table: Table, rows: pa.Table | SparkFrame, commit: Commit) -> bool:
+        """Append rows unless a commit of this identity is there already; return whether these rows went in.
+
+        All rows of an append become visible at once or never. A Spark frame is evaluated exactly once; its
+        columns are taken by name. Of two appends at the same time with one identity, exactly one returns True.
+        """
+
+    def numbers(self, table: Table, *, model_set: str, owner: str) -> list[int]:
+        """Return the numbers that an owner has committed, ascending."""
+
+    def read(self, table: Table, *, columns: Sequence[str] | None = None, where: Where | None = None) -> pa.Table:
+        """Return rows as an Arrow table in the table's schema (the given columns, all by default), in no order."""
+
+    def scan(
+        self,
+        spark: SparkSession,
+        table: Table,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> SparkFrame:
+        """Return the same rows as a Spark frame; nothing passes through the driver."""
+
+    def describe(self) -> str:
+        """Return where the tables are, for people."""

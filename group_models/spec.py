@@ -1,0 +1,386 @@
+"""The spec: what a user writes about one model set, and every mistake in it as one clear message."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+import yaml
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from group_models.errors import SpecError
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*$", re.IGNORECASE)
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+_NAME_PART = re.compile(r"^[a-z0-9_][a-z0-9_-]*$")
+_RUN_ID = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
+_MAX_NAME = 255
+
+
+def parse_bytes(value: Any) -> Any:
+    """Return a size such as `64MiB` or `1.5 GB` in bytes; whole numbers are bytes already.
+
+    Raises
+    ------
+    ValueError
+        The text is not a size.
+
+    Examples
+    --------
+    >>> parse_bytes("64MiB"), parse_bytes("2kB"), parse_bytes(10)
+    (67108864, 2000, 10)
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.match(value)
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write a number of bytes or, for example, 64MiB")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]
+
+
+class _Model(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class Source(_Model):
+    """Where the rows come from: exactly one of a path, a table, a query, a Python function or a frame."""
+
+    path: str | None = None
+    format: Literal["parquet", "csv", "json", "orc", "delta"] | None = None
+    table: str | None = None
+    sql: str | None = None
+    python: str | None = None
+    frame: Any = Field(default=None, repr=False)
+
+    @pydantic.model_validator(mode="after")
+    def _one_of(self) -> Self:
+        given = [name for name in ("path", "table", "sql", "python", "frame") if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "nothing"
+            raise ValueError(f"needs exactly one of path, table, sql, python (or a DataFrame in Python), got {said}")
+        if self.format and not self.path:
+            raise ValueError("format goes with path")
+        return self
+
+    def describe(self) -> str:
+        """Return the source as text, for tables and people."""
+        for name in ("path", "table", "sql", "python"):
+            if (value := getattr(self, name)) is not None:
+                return f"{name}: {value}"
+        return f"frame: {type(self.frame).__module__}.{type(self.frame).__name__}"
+
+
+class Estimator(_Model):
+    """What is fitted per key: a named family with params, or a scikit-learn compatible object."""
+
+    name: str | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    object: Any = None
+    version: str | None = None
+    threads: int = Field(default=1, ge=1)
+    validation_share: float = Field(default=0.2, gt=0, lt=1)
+
+    @pydantic.model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.name is None) == (self.object is None):
+            raise ValueError("needs exactly one of name (a family) and object (pkg.mod:factory)")
+        if self.name is not None and self.version is not None:
+            raise ValueError("version goes with object; a named family has the version of its library")
+        return self
+
+    def describe(self) -> str:
+        """Return the family's name or the object's dotted path."""
+        if self.name is not None or isinstance(self.object, str):
+            return str(self.name or self.object)
+        named = self.object if hasattr(self.object, "__qualname__") else type(self.object)
+        return f"{named.__module__}:{named.__qualname__}"
+
+
+class Holdout(_Model):
+    """The rows that metrics are measured on: the newest share, a hash share, or none."""
+
+    by: Literal["time", "hash", "none"] = "time"
+    share: float = Field(default=0.2, gt=0, lt=1)
+
+
+class Limits(_Model):
+    """Bounds on keys, units, models and failures."""
+
+    min_rows: int = Field(default=30, ge=1)
+    max_key_rows: int = Field(default=2_000_000, ge=1)
+    max_key_bytes: Bytes = 64 * 2**20
+    max_unit_bytes: Bytes = 64 * 2**20
+    max_model_bytes: Bytes = 100 * 2**20
+    max_unit_model_bytes: Bytes = 512 * 2**20
+    max_failed_share: float = Field(default=0.05, ge=0, le=1)
+    max_failed_keys: int = Field(default=2, ge=0)
+
+
+class Compute(_Model):
+    """What a session cannot tell: task slots, and how long one wave may take."""
+
+    slots: int | None = Field(default=None, ge=1)
+    wave_s: float = Field(default=600.0, gt=0)
+
+
+class Scoring(_Model):
+    """How rows without a model of their own are treated, and from which age a model counts as too old."""
+
+    on_missing: Annotated[Literal["null", "parent", "raise"], BeforeValidator(lambda v: "null" if v is None else v)] = (
+        "null"
+    )
+    max_age_days: float | None = Field(default=None, gt=0)
+
+
+class Spec(_Model):
+    """What is trained, on what, how, and within which limits.
+
+    Raises
+    ------
+    SpecError
+        Through `load_spec`: every mistake of the spec at once.
+    """
+
+    model_set: str
+    source: Source
+    keys: Names
+    target: str = Field(min_length=1)
+    features: Names
+    estimator: Estimator
+    time_column: str | None = None
+    task: Literal["regression"] = "regression"
+    holdout: Holdout = Holdout()
+    refit: bool = True
+    limits: Limits = Limits()
+    oversize: Literal["sample", "skip", "fail"] = "sample"
+    compute: Compute = Compute()
+    scoring: Scoring = Scoring()
+    seed: int = Field(default=7, ge=0, lt=2**63)
+    warehouse: str | None = None
+
+    @pydantic.field_validator("model_set")
+    @classmethod
+    def _three_levels(cls, name: str) -> str:
+        if mistake := name_mistake(name):
+            raise ValueError(mistake)
+        return name
+
+    @property
+    def holdout_by(self) -> Literal["time", "hash", "none"]:
+        """How the holdout is chosen: `time` needs a time column and is `hash` without one."""
+        if self.holdout.by == "time" and self.time_column is None:
+            return "hash"
+        return self.holdout.by
+
+    @property
+    def schema_name(self) -> str:
+        """The `catalog.schema` that holds the tables."""
+        return self.model_set.rpartition(".")[0]
+
+    @property
+    def max_key_bytes(self) -> int:
+        """Bytes over which a key is oversize: no key may be larger than a unit."""
+        return min(self.limits.max_key_bytes, self.limits.max_unit_bytes)
+
+    def to_json(self) -> str:
+        """Return the spec as JSON; Python objects and frames by name."""
+        return json.dumps(self._plain(), sort_keys=True)
+
+    def _plain(self) -> dict[str, Any]:
+        plain = self.model_dump(exclude={"source": {"frame"}, "estimator": {"object"}})
+        plain["source"] = {"frame": True} if self.source.frame is not None else plain["source"]
+        if self.estimator.object is not None:
+            plain["estimator"]["object"] = self.estimator.describe()
+        return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
+
+    def fingerprint(self, versions: Mapping[str, str]) -> str:
+        """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
+        decides = {
+            name: value
+            for name, value in self._plain().items()
+            if name not in ("source", "warehouse", "compute", "scoring")
+        }
+        libraries = {name: ".".join(version.split(".")[:2]) for name, version in versions.items()}
+        text = json.dumps([decides, libraries], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def name_mistake(name: str) -> str | None:
+    """Return why a model set's name is refused, or None. The rule is Unity Catalog's, lower case included."""
+    parts = name.split(".")
+    if len(parts) != 3:
+        return f"{name!r} has {len(parts)} level(s); write three, catalog.schema.name"
+    wrong = [part for part in parts if not _NAME_PART.match(part)]
+    if wrong:
+        return f"{name!r}: {', '.join(map(repr, wrong))} may have only a-z, 0-9, _ and -, and not start with -"
+    if len(name) > _MAX_NAME:
+        return f"{name!r} has {len(name)} characters; at most {_MAX_NAME} are allowed"
+    return None
+
+
+def check_run_id(run_id: str) -> str:
+    """Return a run id that keeps the alphabet.
+
+    Raises
+    ------
+    SpecError
+        It has other characters than letters, digits, `-`, `_`, or does not start with a letter.
+    """
+    if not _RUN_ID.match(run_id) or len(run_id) > _MAX_NAME:
+        rule = "a run id has letters, digits, - and _, starts with a letter and is at most 255 long"
+        raise SpecError([f"run id {run_id!r}: {rule}"], where="the call")
+    return run_id
+
+
+def load_spec(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
+    """Return a checked spec from a YAML file, a mapping or a spec.
+
+    Paths in a file are relative to that file; in a mapping, to the working directory.
+
+    Raises
+    ------
+    SpecError
+        Every mistake at once, one sentence each.
+    """
+    if isinstance(given, Spec):
+        return given
+    if isinstance(given, Mapping):
+        return _validated(dict(given), "the spec")
+    path = Path(given)
+    return resolve_paths(_validated(read_spec_file(path), str(path)), path.resolve().parent)
+
+
+def raw_spec(given: Mapping[str, Any] | str | Path) -> dict[str, Any] | None:
+    """Return the unchecked content of a spec, or None where it cannot be read as a mapping."""
+    try:
+        return dict(given) if isinstance(given, Mapping) else read_spec_file(Path(given))
+    except SpecError:
+        return None
+
+
+def read_spec_file(path: Path) -> dict[str, Any]:
+    """Return a spec file as a mapping, unchecked.
+
+    Raises
+    ------
+    SpecError
+        There is no such file, or it is not a YAML mapping.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise SpecError(
+            [f"cannot read {path}: {e.strerror}; `group-models init FILE` writes one"], where="the call"
+        ) from e
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise SpecError([f"not YAML: {e}"], where=str(path)) from e
+    if not isinstance(content, dict):
+        raise SpecError([f"holds a {type(content).__name__}; write a mapping of field: value"], where=str(path))
+    return content
+
+
+def resolve_paths(spec: Spec, folder: Path) -> Spec:
+    """Return the spec with its relative paths made absolute against a folder."""
+    changes: dict[str, Any] = {}
+    if spec.source.path is not None and "://" not in spec.source.path:
+        changes["source"] = spec.source.model_copy(update={"path": str(folder / spec.source.path)})
+    if spec.warehouse is not None:
+        changes["warehouse"] = str(folder / spec.warehouse)
+    return spec.model_copy(update=changes)
+
+
+def _validated(raw: dict[str, Any], where: str) -> Spec:
+    content = _shorthands(raw)
+    mistakes: list[str] = []
+    spec: Spec | None = None
+    try:
+        spec = Spec.model_validate(content)
+    except pydantic.ValidationError as e:
+        mistakes += [_sentence(error) for error in e.errors()]
+    mistakes += check_roles(content)
+    if mistakes or spec is None:
+        raise SpecError(mistakes, where=where)
+    return spec
+
+
+def _shorthands(raw: dict[str, Any]) -> dict[str, Any]:
+    """Let a family's name stand for an estimator, an estimator for its object, and a DataFrame for a source."""
+    content = dict(raw)
+    estimator, source = content.get("estimator"), content.get("source")
+    if isinstance(estimator, str):
+        content["estimator"] = {"name": estimator}
+    elif not isinstance(estimator, Mapping | Estimator) and (hasattr(estimator, "fit") or callable(estimator)):
+        content["estimator"] = {"object": estimator}
+    if hasattr(source, "columns") and not isinstance(source, Source):
+        content["source"] = {"frame": source}
+    return content
+
+
+def check_roles(content: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the roles of columns in an unchecked spec: doubled, or in two roles."""
+    keys, features = names_in(content.get("keys")), names_in(content.get("features"))
+    target, time = content.get("target"), content.get("time_column")
+    mistakes = [f"keys: {name!r} stands twice" for name in _doubled(keys)]
+    mistakes += [f"features: {name!r} stands twice" for name in _doubled(features)]
+    for name in sorted(set(keys) & set(features)):
+        mistakes.append(f"features: {name!r} is a key column; it is the same in all rows of a key, so leave it out")
+    roles = {"keys": keys, "features": features}
+    for role, names in roles.items():
+        if target in names:
+            mistakes.append(f"{role}: {target!r} is the target; leave it out")
+        if time in names:
+            mistakes.append(f"{role}: {time!r} is the time_column; leave it out")
+    if target is not None and target == time:
+        mistakes.append(f"time_column: {time!r} is the target")
+    return mistakes
+
+
+def names_in(value: Any) -> list[str]:
+    """Return the column names in an unchecked field; none where it is no list."""
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list | tuple) else []
+
+
+def _doubled(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def _sentence(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "spec"
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown field{_meant(error['loc'])}"
+    if error["type"] == "missing":
+        return f"{where}: is missing"
+    said = error["msg"].removeprefix("Value error, ")
+    got = "" if error["type"] == "value_error" else f", got {error['input']!r}"
+    return f"{where}: {said[:1].lower()}{said[1:]}{got}"
+
+
+def _meant(location: tuple[Any, ...]) -> str:
+    model: Any = Spec
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        model = field.annotation if field is not None else Spec
+    allowed = sorted(getattr(model, "model_fields", Spec.model_fields))
+    close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{hint} (allowed: {', '.join(allowed)})"

@@ -1,0 +1,307 @@
+"""The tables, each written once.
+
+From a `Table` come the DDL, the Arrow schema, empty frames and the tests; no column list stands anywhere else.
+All tables live in one schema and are shared by its model sets. They are append-only (`clean` apart).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+ColumnType: TypeAlias = Literal[
+    "string", "int", "bigint", "double", "timestamp", "binary",
+    "map<string,string>", "map<string,double>", "map<string,bigint>",
+]  # fmt: skip
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "map<string,double>": pa.map_(pa.string(), pa.float64()),
+    "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column: its name, its Spark SQL type, what it means, and whether it may be null."""
+
+    name: str
+    type: ColumnType
+    comment: str
+    nullable: bool = True
+
+    def ddl(self) -> str:
+        """Return the column's definition in Spark SQL."""
+        null = "" if self.nullable else " NOT NULL"
+        return f"`{self.name}` {self.type}{null} COMMENT '{self.comment.replace(chr(39), chr(39) * 2)}'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One table: its name within the schema, what one row is, and its columns.
+
+    Commits to it are numbered per model set and run or, where `is_log`, in one log per model set.
+    """
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    is_log: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names in order."""
+        return tuple(column.name for column in self.columns)
+
+    @functools.cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The table as an Arrow schema."""
+        return pa.schema([pa.field(c.name, _ARROW[c.type], nullable=c.nullable) for c in self.columns])
+
+    def ddl(self) -> str:
+        """Return the column list of a CREATE TABLE or of a Spark schema."""
+        return ", ".join(column.ddl() for column in self.columns)
+
+    def spark_schema(self, columns: Sequence[str] | None = None) -> str:
+        """Return `name type, ...` of these columns (all by default), as Spark's `schema` arguments take it."""
+        wanted = self.names if columns is None else columns
+        types = {column.name: column.type for column in self.columns}
+        return ", ".join(f"`{name}` {types[name]}" for name in wanted)
+
+    def empty(self) -> pa.Table:
+        """Return the table with no rows."""
+        return self.arrow_schema.empty_table()
+
+    def rows(self, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+        """Return rows given as mappings as an Arrow table of this schema; absent columns are null.
+
+        Raises
+        ------
+        ValueError
+            A row has a column that the table has not, or a null where none may be.
+        """
+        given = [dict(row) for row in rows]
+        unknown = sorted({name for row in given for name in row} - set(self.names))
+        if unknown:
+            raise ValueError(f"table {self.name} has no column {', '.join(unknown)}; it has {', '.join(self.names)}")
+        return self.conform(pa.Table.from_pylist(given, schema=self.arrow_schema))
+
+    def conform(self, rows: pa.Table) -> pa.Table:
+        """Return Arrow rows cast to this table's schema, absent columns as null.
+
+        Raises
+        ------
+        ValueError
+            A column that may not be null holds a null.
+        """
+        columns = [self._conform_column(rows, column) for column in self.columns]
+        return pa.table(columns, schema=self.arrow_schema)
+
+    def _conform_column(self, rows: pa.Table, column: Column) -> pa.ChunkedArray:
+        kind = _ARROW[column.type]
+        if column.name not in rows.column_names:
+            values = pa.chunked_array([pa.nulls(rows.num_rows, kind)])
+        else:
+            values = rows.column(column.name)
+            values = values if values.type == kind else values.cast(kind)
+        if values.null_count and not column.nullable:
+            raise ValueError(f"table {self.name}: column {column.name} holds {values.null_count} nulls and may not")
+        return values
+
+
+WHOLE = -1
+"""`part` of a store row that holds the model of a whole key, not one of its salted parts."""
+
+
+def utc_now() -> dt.datetime:
+    """Return the present moment in UTC, with microseconds."""
+    return dt.datetime.now(dt.UTC)
+
+
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+
+
+def moment(micros_: int) -> dt.datetime:
+    """Return whole microseconds since 1970 as a moment in UTC.
+
+    Examples
+    --------
+    >>> moment(1_500_000)
+    datetime.datetime(1970, 1, 1, 0, 0, 1, 500000, tzinfo=datetime.timezone.utc)
+    """
+    return _EPOCH + dt.timedelta(microseconds=micros_)
+
+
+def micros(at: dt.datetime) -> int:
+    """Return a moment as whole microseconds since 1970; inverse of `moment`."""
+    return (at - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _required(name: str, type_: ColumnType, comment: str) -> Column:
+    return Column(name, type_, comment, nullable=False)
+
+
+_MODEL_SET = _required("model_set", "string", "name of the model set, catalog.schema.name")
+_RUN_ID = _required("run_id", "string", "the training run")
+_KEY_ID = _required("key_id", "string", "first 16 bytes of the SHA-256 of the key in canonical form, hex")
+_KEY = _required("key", "map<string,string>", "key columns and their values as text")
+_LEVEL = _required("level", "string", "key columns of this level joined by commas; global for none")
+_ROWS = (
+    Column("rows", "bigint", "rows of the key in the data"),
+    Column("usable_rows", "bigint", "rows with a finite target"),
+    Column("bytes", "bigint", "estimated bytes of the usable rows as the fit sees them"),
+)
+_FINGERPRINT = Column("data_fingerprint", "string", "row count and sum of row hashes of the fit columns")
+_TRAINED_TIMES = (
+    Column("train_from", "timestamp", "oldest usable row"),
+    Column("train_to", "timestamp", "newest usable row"),
+)
+_PLACE = (
+    Column("unit", "int", "unit that trained the key; the first one of a salted key"),
+    Column("wave", "int", "wave of that unit"),
+)
+_OUTCOME = (
+    _required("status", "string", "outcome of the key in this run"),
+    Column("reason", "string", "why, in a sentence"),
+    Column("error_type", "string", "class of the exception"),
+    Column("error_message", "string", "its message, cut"),
+    Column("error_stage", "string", "prepare, fit, evaluate, refit or serialize"),
+    Column("traceback", "string", "its traceback, cut"),
+)
+_FIT = (
+    Column("rows_used", "bigint", "rows that the stored model was fitted on"),
+    Column("estimator", "string", "family or dotted path"),
+    Column("params", "map<string,string>", "parameters as fitted: spec, seed, threads, best iteration"),
+    Column("metrics", "map<string,double>", "metrics on the holdout"),
+    Column("baseline_metrics", "map<string,double>", "the same metrics of the training median"),
+    Column("holdout_from", "timestamp", "first moment of the holdout"),
+    Column("holdout_rows", "bigint", "usable rows in the holdout"),
+    Column("fit_seconds", "double", "wall seconds of the key in its unit"),
+)
+_STORED = (
+    Column("model_bytes", "bigint", "bytes of the data file"),
+    Column("sha256", "string", "SHA-256 of the data file, hex"),
+)
+_FITTED_AT = (
+    Column("seed", "bigint", "random seed of the key"),
+    Column("started_at", "timestamp", "when the key's fit started"),
+    Column("finished_at", "timestamp", "when it ended"),
+)
+
+PLAN = Table(
+    "group_model_plan",
+    "one row: what a run decided to do with one key, and where",
+    (
+        _MODEL_SET, _RUN_ID, _KEY_ID, _KEY, _LEVEL, *_ROWS, _FINGERPRINT,
+        _required("decision", "string", "whole, sampled or salted; else the status it leads to"),
+        Column("reason", "string", "why, in a sentence"),
+        *_PLACE,
+        Column("key_index", "int", "place of the key in its unit"),
+        Column("n_parts", "int", "parts that a salted key is split into"),
+        Column("sample_share", "double", "share of the rows that a sampled key keeps"),
+        Column("predicted_seconds", "double", "expected seconds of the fit"),
+        *_TRAINED_TIMES,
+    ),
+)  # fmt: skip
+
+STORE = Table(
+    "group_model_store",
+    "one row: one key (or one part of a salted key) as tried by one wave; with data it is an MLflow pyfunc",
+    (
+        _MODEL_SET, _RUN_ID,
+        _required("wave", "int", "wave that committed the row"),
+        _required("number", "bigint", "number of the commit; of rows with the same key and part the lowest counts"),
+        _KEY_ID,
+        _required("part", "int", "part of a salted key; -1 for the whole model"),
+        _required("format", "int", "format of mlmodel and data"),
+        Column("mlmodel", "string", "the MLmodel file"),
+        Column("data", "binary", "the data file; null where there is no model"),
+        Column("data_file", "string", "name of the data file beside MLmodel"),
+        *_STORED, *_OUTCOME, *_FIT,
+        Column("unit", "int", "unit that tried the key"),
+        Column("attempt", "int", "attempt of the wave, from 0"),
+        *_FITTED_AT,
+    ),
+)  # fmt: skip
+
+MANIFEST = Table(
+    "group_model_manifest",
+    "one row: the outcome of one key in one run, and which model serves the key after it",
+    (
+        _MODEL_SET, _RUN_ID, _KEY_ID, _LEVEL, _KEY,
+        _OUTCOME[0],
+        _required("serves", "string", "new, previous, parent or none"),
+        Column("model_run_id", "string", "run that trained the model that serves"),
+        *_OUTCOME[1:],
+        Column("policy", "string", "whole, sampled or salted; null where nothing was fitted"),
+        Column("n_parts", "int", "parts of a salted key"),
+        *_ROWS, *_FIT,
+        Column("parent_key_id", "string", "key of the parent that the model builds on"),
+        Column("parent_run_id", "string", "run of that parent"),
+        *_PLACE,
+        Column("attempt", "int", "attempt of the wave, from 0"),
+        *_STORED, _FINGERPRINT,
+        Column("spec_fingerprint", "string", "hash of what the spec says of a fit"),
+        *_TRAINED_TIMES, *_FITTED_AT,
+    ),
+)  # fmt: skip
+
+RUN = Table(
+    "group_model_run",
+    "one row: a run started or finished",
+    (
+        _MODEL_SET, _RUN_ID,
+        _required("event", "string", "started or finished"),
+        _required("at", "timestamp", "when"),
+        Column("scope", "string", "predicate on key columns; null for all keys"),
+        Column("base_release", "string", "newest release row when the run started"),
+        Column("spec", "string", "the spec as JSON"),
+        Column("spec_fingerprint", "string", "hash of what the spec says of a fit"),
+        Column("source", "string", "where the rows came from"),
+        Column("source_version", "string", "version of the source where it has versions"),
+        Column("rows", "bigint", "rows read"),
+        Column("keys", "bigint", "keys in scope"),
+        Column("counts", "map<string,bigint>", "keys by status"),
+        Column("seconds", "map<string,double>", "wall seconds by phase"),
+        Column("waves", "int", "waves"),
+        Column("holdout_from", "timestamp", "cutoff of the holdout"),
+        Column("key_kinds", "map<string,string>", "key columns and what their values are"),
+        Column("feature_kinds", "map<string,string>", "feature columns in order, numeric or text"),
+        Column("refusal", "string", "why a finished run was not released, where it should have been"),
+        Column("versions", "map<string,string>", "library versions"),
+        Column("code_version", "string", "version of group-models"),
+        Column("mlflow_run_id", "string", "MLflow run of this run"),
+    ),
+)  # fmt: skip
+
+RELEASE = Table(
+    "group_model_release",
+    "one row: an act that changes what an alias serves",
+    (
+        _MODEL_SET,
+        _required("release_id", "string", "id of the row"),
+        _required("alias", "string", "champion or challenger"),
+        _required("action", "string", "publish, rollback, pin, unpin, adopt or mirror"),
+        Column("run_id", "string", "run that is published or pinned"),
+        Column("target_release_id", "string", "release that a rollback or adopt goes back to, or that a mirror copies"),
+        Column("key_id", "string", "key of a pin"),
+        _required("at", "timestamp", "when; strictly ascending"),
+        Column("by", "string", "who"),
+        Column("note", "string", "why"),
+        Column("registered_version", "string", "version of the registered model that a mirror made"),
+    ),
+    is_log=True,
+)  # fmt: skip
+
+TABLES: tuple[Table, ...] = (PLAN, STORE, MANIFEST, RUN, RELEASE)

@@ -1,0 +1,34 @@
+"""Small texts for people."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return counts as text.
+
+    Examples
+    --------
+    >>> counts_text({"trained": 1200, "failed": 2})
+    '1,200 trained, 2 failed'
+    """
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
+
+
+def facts_html(title: str, facts: Mapping[str, str]) -> str:
+    """Return facts as an HTML table; text from data is escaped.
+
+    Examples
+    --------
+    >>> facts_html("Run", {"key": "<b>"})
+    "<table><caption>Run</caption><tr><th style='text-align:left'>key</th>\
+<td style='text-align:left'>&lt;b&gt;</td></tr></table>"
+    """
+    style = " style='text-align:left'"
+    rows = "".join(
+        f"<tr><th{style}>{html.escape(name)}</th><td{style}>{html.escape(text)}</td></tr>"
+        for name, text in facts.items()
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
