@@ -1,0 +1,224 @@
+"""A fitted model and what is stored of it: the `MLmodel` text and the bytes of one data file.
+
+A stored model is an MLflow pyfunc. Where MLflow has a loader (scikit-learn, xgboost on plain columns) the
+text names it and stock MLflow reads the model without this package; else it names this module.
+
+`FORMAT` is kept with every stored model. To change what is written or how it is read:
+
+1. Raise `FORMAT` by one wherever a reader of the present version would misread or refuse the new bytes. What
+   an old reader ignores (one more key in the metadata) needs no new number.
+2. Keep the reader of every earlier format: `load_model` dispatches on the number, and models of last year are
+   scored beside tonight's. A reader is removed only with a major version, after `clean` can have run.
+3. Add a stored model of the old format to the tests as a file, with the predictions it must give.
+4. Say in the changelog from which version on the new number is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from group_models.boosters import BoosterPredictor
+from group_models.errors import ModelError, StateError
+from group_models.estimators import Fitted, Floats, PickledPredictor, Predictor
+from group_models.evaluation import printable
+from group_models.mlmodel import environment_files
+
+FORMAT = 1
+"""Format of what is written; see the module's text before changing it."""
+
+MLMODEL_FILE = "MLmodel"
+
+# What reading altered bytes or a class that is not installed here raises.
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+)
+
+
+def serialize(fitted: Fitted) -> tuple[bytes, str]:
+    """Return a fitted model as the bytes of its data file, and that file's name."""
+    return fitted.predictor.dump(), fitted.predictor.data_file
+
+
+def digest(data: bytes) -> str:
+    """Return the SHA-256 of a data file in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredModel:
+    """A model read back from the store, as scoring uses it: a `Predictor` that answers row by row."""
+
+    predictor: Predictor
+
+    @property
+    def native(self) -> Any:
+        """The scikit-learn estimator or the xgboost Booster."""
+        return self.predictor.native
+
+    @property
+    def data_file(self) -> str:
+        """The name of the file it was read from."""
+        return self.predictor.data_file
+
+    def dump(self) -> bytes:
+        """Return the model as bytes."""
+        return self.predictor.dump()
+
+    def predict(self, x: pd.DataFrame) -> Floats:
+        """Return one prediction per row of the feature columns, in the rows' order.
+
+        A row that the estimator refuses (an infinite or missing value that it cannot take) gets NaN and does
+        not cost the other rows theirs; what a row gets does not depend on the rows beside it.
+
+        Raises
+        ------
+        DataError
+            A feature column is missing.
+        ValueError, TypeError
+            The estimator fails on rows whose values are all finite and present.
+        """
+        try:
+            return self.predictor.predict(x)
+        except (TypeError, ValueError):
+            prediction = self._predict_around(x)
+            if prediction is None:
+                raise
+            return prediction
+
+    def _predict_around(self, x: pd.DataFrame) -> Floats | None:
+        infinite, overflowing, missing = (_cells(x, is_bad) for is_bad in _BAD)
+        # From what the fewest estimators take to what most do: each row loses no more than it must.
+        for bad in (infinite, overflowing, infinite | missing, overflowing | missing):
+            if not bad.any():
+                continue
+            try:
+                prediction = self.predictor.predict(_filled(x, bad))
+            except (TypeError, ValueError):
+                continue
+            return np.where(bad.any(axis=1), np.nan, prediction)
+        return None
+
+
+def _is_infinite(column: pd.Series) -> NDArray[np.bool_]:
+    return np.isinf(column.to_numpy(dtype=np.float64)) if _is_number(column) else np.zeros(len(column), dtype=bool)
+
+
+def _is_beyond_float32(column: pd.Series) -> NDArray[np.bool_]:
+    if not _is_number(column):
+        return np.zeros(len(column), dtype=bool)
+    with np.errstate(over="ignore"):
+        return np.isinf(column.to_numpy(dtype=np.float64).astype(np.float32))
+
+
+def _is_missing(column: pd.Series) -> NDArray[np.bool_]:
+    return column.isna().to_numpy(dtype=bool)
+
+
+_BAD = (_is_infinite, _is_beyond_float32, _is_missing)
+
+
+def _is_number(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column)
+
+
+def _cells(x: pd.DataFrame, is_bad: Callable[[pd.Series], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    return np.column_stack([is_bad(x[name]) for name in x.columns]) if x.shape[1] else np.zeros((len(x), 0), bool)
+
+
+def _filled(x: pd.DataFrame, bad: NDArray[np.bool_]) -> pd.DataFrame:
+    """Return the frame with harmless values in the bad cells."""
+    filled = x.reset_index(drop=True)
+    for place, name in enumerate(x.columns):
+        harmless = 0.0 if _is_number(x[name]) else ""
+        filled[name] = filled[name].mask(bad[:, place], harmless)
+    return filled
+
+
+def load_model(
+    data: bytes,
+    *,
+    format: int,  # noqa: A002  the store's column
+    data_file: str,
+    sha256: str | None = None,
+    what: str = "the model",
+    threads: int = 1,
+) -> StoredModel:
+    """Return a stored model, ready to predict; MLflow is not needed.
+
+    Parameters
+    ----------
+    data, format, data_file
+        As stored.
+    sha256
+        The digest that the manifest has. It is compared before any byte is interpreted; None for bytes from a
+        place where nothing else can write.
+    what
+        The model as messages name it, with its key and run.
+    threads
+        Threads that xgboost may predict with.
+
+    Raises
+    ------
+    ModelError
+        The bytes are altered, of a newer format, or need a class that is not installed here.
+    """
+    if sha256 is not None and (found := digest(data)) != sha256:
+        message = f"{what} is altered: its SHA-256 is {found}, the manifest has {sha256}; it was not loaded"
+        raise ModelError(f"{message}. Train the key again, or roll back to another run.")
+    if format != FORMAT:
+        raise ModelError(f"{what} has format {format} and this version reads {FORMAT}; use a newer group-models")
+    booster_reader = functools.partial(BoosterPredictor.parse, threads=threads)
+    readers: dict[str, Callable[[bytes], Predictor]] = {
+        PickledPredictor.data_file: PickledPredictor.parse,
+        BoosterPredictor.data_file: booster_reader,
+    }
+    if data_file not in readers:
+        raise ModelError(f"{what} has the data file {data_file!r}; this version reads {', '.join(readers)}")
+    try:
+        return StoredModel(readers[data_file](data))
+    except _UNREADABLE as error:
+        reason = f"{type(error).__name__}: {printable(str(error).partition(chr(10))[0], 200)}"
+        raise ModelError(f"{what} cannot be read ({reason}); is what it was trained with installed here?") from error
+
+
+def model_files(mlmodel: str, data: bytes, data_file: str) -> dict[str, bytes]:
+    """Return the files of a model's directory by name, as MLflow writes them."""
+    texts = environment_files(mlmodel) | {MLMODEL_FILE: mlmodel}
+    return {data_file: data} | {name: text.encode() for name, text in texts.items()}
+
+
+def write_model(directory: pathlib.Path, mlmodel: str, data: bytes, data_file: str) -> None:
+    """Write a stored model as the directory that stock MLflow loads.
+
+    Raises
+    ------
+    StateError
+        The directory exists and is not empty.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise StateError(f"{directory} exists and is not an empty directory; name a new one")
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in model_files(mlmodel, data, data_file).items():
+        (directory / name).write_bytes(content)
+
+
+def _load_pyfunc(path: str) -> StoredModel:
+    """Return the model in a data file: what MLflow calls for models whose loader is this module."""
+    file = pathlib.Path(path)
+    return load_model(file.read_bytes(), format=FORMAT, data_file=file.name, what=f"the model in {file.parent}")

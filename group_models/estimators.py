@@ -1,0 +1,245 @@
+"""What an estimator is here: the features, the settings, the protocols, and the control of seeds and threads.
+
+The families that implement the protocols are in `families` (scikit-learn and users' objects) and `boosters`
+(xgboost). Importing this module imports neither scikit-learn nor xgboost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models"]
+"""Which loader reads a stored model: MLflow's own for scikit-learn or xgboost, or this package's."""
+
+PICKLE_PROTOCOL = 5
+"""The newest protocol of Python 3.8 to 3.13, fixed so that a worker's default never decides."""
+
+_THREAD_PARAMS = frozenset({"n_jobs", "nthread", "num_threads", "thread_count"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """The feature columns: the numeric ones, the text ones, and all of them in the order declared."""
+
+    numeric: tuple[str, ...]
+    text: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimatorSettings:
+    """Which estimator to fit per key, as the spec says it.
+
+    Attributes
+    ----------
+    name
+        A named family, or None where `object` is given.
+    params
+        Parameters of the named family, under the names of its scikit-learn class; with an object, the
+        arguments of the callable or parameters of the estimator.
+    object
+        `package.module:attribute`, a callable that returns an estimator, or an estimator.
+    version
+        What the user calls this state of `object`.
+    threads
+        Threads of one fit.
+    validation_share
+        Share of a key's rows (its last ones) that early stopping watches.
+    """
+
+    name: str | None = None
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    object: Any = None
+    version: str | None = None
+    threads: int = 1
+    validation_share: float = 0.2
+
+    @property
+    def label(self) -> str:
+        """The family's name, or the dotted path or class of the object."""
+        if self.name is not None:
+            return self.name
+        if isinstance(self.object, str):
+            return self.object
+        named: Any = self.object if hasattr(self.object, "__qualname__") else type(self.object)
+        return f"{named.__module__}:{named.__qualname__}"
+
+
+class Predictor(Protocol):
+    """A fitted model that predicts and can be written as the bytes of one file."""
+
+    @property
+    def native(self) -> Any:
+        """The scikit-learn estimator or the xgboost Booster."""
+
+    @property
+    def data_file(self) -> str:
+        """The file's name; it says how to read the bytes."""
+
+    def predict(self, x: pd.DataFrame) -> Floats:
+        """Return one prediction per row of the feature columns."""
+
+    def dump(self) -> bytes:
+        """Return the model as bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What a fit returns.
+
+    Attributes
+    ----------
+    params
+        The parameters as fitted: the spec's, seed, threads and what early stopping found.
+    rows_used
+        Rows the model was fitted on; rows that early stopping only watched do not count.
+    rounds
+        Boosting rounds that early stopping chose; None without early stopping.
+    """
+
+    predictor: Predictor
+    params: dict[str, str]
+    rows_used: int
+    rounds: int | None = None
+
+    @property
+    def native(self) -> Any:
+        """The scikit-learn estimator or the xgboost Booster."""
+        return self.predictor.native
+
+    def predict(self, x: pd.DataFrame) -> Floats:
+        """Return one prediction per row of the feature columns."""
+        return self.predictor.predict(x)
+
+
+class Family(Protocol):
+    """An estimator as the spec chose it, ready to be fitted to any number of keys. Picklable."""
+
+    @property
+    def name(self) -> str:
+        """The family's name or the object's dotted path."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of one fit."""
+
+    @property
+    def flavor(self) -> Flavor:
+        """Which loader reads its models."""
+
+    @property
+    def takes_float32(self) -> bool:
+        """Whether the family computes in single precision: values beyond it count as infinite."""
+
+    @property
+    def takes_infinity(self) -> bool:
+        """Whether infinite values are left to the estimator; else they are refused by the column's name."""
+
+    def load(self) -> None:
+        """Import what a fit needs, so that thread limits find its libraries."""
+
+    def predicted_seconds(self, rows: NDArray[Any], columns: int) -> Floats:
+        """Return the expected wall seconds of one fit with one thread, by rows."""
+
+    def predicted_model_bytes(self, rows: NDArray[Any], columns: int) -> Floats:
+        """Return the expected bytes of one stored model, by rows."""
+
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+        """Fit one key's rows; with early stopping the last of them are only watched."""
+
+    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+        """Fit all rows again as `fitted` was, after early stopping with the rounds that it chose."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PickledPredictor:
+    """A scikit-learn compatible estimator, stored by cloudpickle (classes of a notebook by value)."""
+
+    native: Any
+    data_file: ClassVar[str] = "model.pkl"
+
+    def predict(self, x: pd.DataFrame) -> Floats:
+        """Return one prediction per row.
+
+        Raises
+        ------
+        ValueError
+            The estimator did not answer one number per row.
+        """
+        if not len(x):
+            return np.empty(0)
+        prediction = np.asarray(self.native.predict(x), dtype=np.float64)
+        if prediction.size != len(x):
+            raise ValueError(f"predict gave {prediction.size} values for {len(x)} rows; one a row is needed")
+        return prediction.reshape(len(x))
+
+    def dump(self) -> bytes:
+        """Return the model as bytes."""
+        return bytes(cloudpickle.dumps(self.native, protocol=PICKLE_PROTOCOL))
+
+    @classmethod
+    def parse(cls, data: bytes) -> PickledPredictor:
+        """Return the model that `dump` wrote; this runs code, so the bytes must be trusted."""
+        return cls(pickle.loads(data))  # noqa: S301  the caller has compared the digest
+
+
+def take_control(estimator: Any, *, seed: int, threads: int) -> dict[str, str]:
+    """Set seed and threads wherever an estimator has them, also in nested estimators; return what was set.
+
+    A `random_state` that is an integer already is the user's choice and stays; None and generators, with
+    which two runs would differ, are replaced. Thread parameters are always set.
+    """
+    if not hasattr(estimator, "get_params"):
+        return {}
+    params = estimator.get_params(deep=True)
+    changes = {name: threads for name in params if _last(name) in _THREAD_PARAMS}
+    states = {name: value for name, value in params.items() if _last(name) == "random_state"}
+    changes |= {name: seed for name, value in states.items() if not isinstance(value, int | np.integer)}
+    estimator.set_params(**changes)
+    for splitter in params.values():
+        if not hasattr(splitter, "get_params") and getattr(splitter, "random_state", 0) is None:
+            splitter.random_state = seed
+    return as_text(states | changes)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("__")[2]
+
+
+def as_text(params: Mapping[str, Any]) -> dict[str, str]:
+    """Return parameters as text, without those that are None.
+
+    Examples
+    --------
+    >>> as_text({"alpha": 1.0, "solver": None})
+    {'alpha': '1.0'}
+    """
+    return {name: str(value) for name, value in params.items() if value is not None}
+
+
+@contextlib.contextmanager
+def one_thread(family: Family | None = None) -> Iterator[None]:
+    """Hold BLAS and OpenMP at one thread, or at as many as the family was given.
+
+    The limits reach only libraries that are loaded (threadpoolctl 3), so the family's are imported first.
+    Entering costs about 10 ms, so it goes around a unit of keys and not around one key.
+    """
+    # Before the limits: scikit-learn and SciPy bring their own OpenMP and BLAS.
+    import sklearn.ensemble  # noqa: F401
+    import threadpoolctl
+
+    if family is not None:
+        family.load()
+    with threadpoolctl.threadpool_limits(limits=1 if family is None else family.threads):
+        yield

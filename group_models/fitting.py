@@ -1,0 +1,272 @@
+"""Fit one unit: the only code that runs user code. Plain pandas and numpy; runs on ten rows on a laptop."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from group_models.artifacts import FORMAT, digest, serialize
+from group_models.estimators import EstimatorSettings, Family, Features, Fitted, one_thread
+from group_models.evaluation import Stage, error_summary, infinite_columns, regression_metrics
+from group_models.frames import ColumnKind, none_where
+from group_models.keys import key_seed
+from group_models.mlmodel import MlmodelTemplate
+from group_models.registry import make_family
+from group_models.tables import STORE, WHOLE, moment, utc_now
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Rows: TypeAlias = slice | npt.NDArray[np.intp]
+
+RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
+"""Columns of a store row that a unit fills; the wave's adapter adds the others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """All that a unit must know beside its rows and keys; small, and the same for all units of a run.
+
+    Attributes
+    ----------
+    holdout_from_us
+        First moment of the holdout in micros since 1970, where it is by time.
+    max_model_bytes
+        Bytes over which a model is not stored.
+    """
+
+    model_set: str
+    run_id: str
+    features: Mapping[str, ColumnKind]
+    estimator: EstimatorSettings
+    template: MlmodelTemplate
+    refit: bool
+    seed: int
+    max_model_bytes: int
+    holdout_by: Literal["time", "hash", "none"]
+    holdout_share: float
+    holdout_from_us: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyRows:
+    """One key of a unit: who it is, and its rows in their order."""
+
+    key_id: str
+    key: str
+    unit: int | None
+    x: pd.DataFrame
+    y: Floats
+    is_holdout: npt.NDArray[np.bool_]
+
+
+class FitError(Exception):
+    """A key cannot be fitted or measured, for a reason that its outcome states."""
+
+
+def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
+    """Fit every key of a unit; a key that fails is a row that says why.
+
+    Parameters
+    ----------
+    frame
+        One row per training row: `key_index int, time_us int, row_hash int, is_holdout bool, y float`, and the
+        features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`. Any
+        order of rows, any index.
+    references
+        One row per key: `key_index int, key_id str, key str (JSON), unit int`.
+
+    Returns
+    -------
+    Columns `RESULT`, one row per row of `references`, in order of key index.
+    """
+    family = make_family(settings.estimator, _features(settings))
+    with one_thread(family), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcomes = [_fit_key(key, family, settings) for key in _keys(frame, references, settings)]
+    return _result_frame(outcomes)
+
+
+def _features(settings: FitSettings) -> Features:
+    kinds = settings.features
+    return Features(
+        numeric=tuple(name for name, kind in kinds.items() if kind == "numeric"),
+        text=tuple(name for name, kind in kinds.items() if kind == "text"),
+        names=tuple(kinds),
+    )
+
+
+def _keys(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> Iterator[KeyRows]:
+    """Yield the keys of a unit with their rows ordered by time and row hash, whatever order they came in."""
+    index = frame["key_index"].to_numpy(np.int32)
+    order = np.lexsort((frame["row_hash"].to_numpy(np.int64), frame["time_us"].to_numpy(np.int64), index))
+    x = _feature_block(frame, settings.features, order)
+    y = frame["y"].to_numpy(np.float64)[order]
+    is_holdout = frame["is_holdout"].to_numpy(np.bool_)[order]
+    index = index[order]
+    references = references.sort_values("key_index")
+    wanted = references["key_index"].to_numpy(np.int32)
+    starts, ends = np.searchsorted(index, wanted, "left"), np.searchsorted(index, wanted, "right")
+    units = references["unit"].tolist() if "unit" in references else [None] * len(wanted)
+    for key_id, key, unit, start, end in zip(
+        references["key_id"], references["key"], units, starts.tolist(), ends.tolist(), strict=True
+    ):
+        rows = slice(start, end)
+        yield KeyRows(key_id, key, None if unit is None else int(unit), x.iloc[rows], y[rows], is_holdout[rows])
+
+
+def _feature_block(
+    frame: pd.DataFrame, features: Mapping[str, ColumnKind], order: npt.NDArray[np.intp]
+) -> pd.DataFrame:
+    """Return the features under their own names, ordered, the numeric ones as one block of float64."""
+    short = {name: f"f{i}" for i, name in enumerate(features)}
+    numeric = [name for name, kind in features.items() if kind == "numeric"]
+    values = np.empty((len(order), len(numeric)), dtype=np.float64)
+    for i, name in enumerate(numeric):
+        values[:, i] = frame[short[name]].to_numpy(np.float64, na_value=np.nan)[order]
+    block = pd.DataFrame(values, columns=numeric)
+    if len(numeric) == len(features):
+        return block
+    for name in features:
+        if name not in numeric:
+            text = frame[short[name]].to_numpy(dtype=object)[order]
+            block[name] = none_where(text, pd.isna(text))
+    return block[list(features)]
+
+
+def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> dict[str, Any]:
+    """Return the outcome of one key; nothing that its fit raises gets out."""
+    started, clock = utc_now(), time.perf_counter()
+    progress = _Progress()
+    seed = key_seed(settings.seed, key.key_id)
+    try:
+        outcome = _train_key(key, family, settings, seed, progress)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the one catch-all: a failure is a row, not a dead night
+        summary = error_summary(error, progress.stage)
+        outcome = {"status": "failed", **dataclasses.asdict(summary)}
+        outcome["reason"] = f"{summary.error_stage}: {summary.error_type}: {summary.error_message}{_hint(key)}"
+    return {
+        "key_id": key.key_id,
+        "part": WHOLE,
+        "format": FORMAT,
+        "estimator": family.name,
+        "unit": key.unit,
+        "seed": seed,
+        "holdout_rows": int(key.is_holdout.sum()),
+        "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
+        **outcome,
+        "fit_seconds": time.perf_counter() - clock,
+        "started_at": started,
+        "finished_at": utc_now(),
+    }
+
+
+@dataclasses.dataclass
+class _Progress:
+    """The stage that a key's fit is in, for the outcome of one that fails."""
+
+    stage: Stage = "prepare"
+
+
+def _train_key(key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress) -> dict[str, Any]:
+    _check_rows(key, family)
+    train, holdout, reason = _split(key, settings)
+    progress.stage = "fit"
+    fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed)
+    measured: dict[str, Any] = {}
+    if holdout is not None:
+        progress.stage = "evaluate"
+        measured = _measure(fitted, key, train, holdout)
+    if settings.refit and fitted.rows_used < len(key.y):
+        progress.stage = "refit"
+        fitted = family.refit(fitted, key.x, key.y, seed=seed)
+    progress.stage = "serialize"
+    return {
+        "rows_used": fitted.rows_used,
+        "params": dict(fitted.params),
+        "reason": reason,
+        **measured,
+        **_stored(fitted, key, settings),
+    }
+
+
+def _hint(key: KeyRows) -> str:
+    """Return which columns hold infinite values: the commonest cause of a failure whose message names no column."""
+    said = _infinite(key.x, float32=False)
+    return f" (infinite values in {', '.join(map(repr, said))})" if said else ""
+
+
+def _infinite(x: pd.DataFrame, *, float32: bool) -> list[str]:
+    numeric = x.select_dtypes("number")
+    return infinite_columns(numeric.to_numpy(), list(numeric.columns), float32=float32)
+
+
+def _check_rows(key: KeyRows, family: Family) -> None:
+    if not len(key.y):
+        raise FitError("no row of the key reached the fit; a sample of identical rows can be empty: `oversize: skip`")
+    if family.takes_infinity:
+        return
+    if said := _infinite(key.x, float32=family.takes_float32):
+        raise FitError(f"infinite values in {', '.join(map(repr, said))}; make them null or finite in the source")
+
+
+def _split(key: KeyRows, settings: FitSettings) -> tuple[Rows, Rows | None, str | None]:
+    """Return the rows to train on, the holdout (None without one), and why there is none."""
+    everything = slice(0, len(key.y))
+    held = int(key.is_holdout.sum())
+    if settings.holdout_by == "none":
+        return everything, None, None
+    if held == 0:
+        return everything, None, "no metrics: no row of the key falls into the holdout"
+    if held == len(key.y):
+        return everything, None, "no metrics: all rows of the key fall into the holdout; fitted on them"
+    first = int(np.argmax(key.is_holdout))
+    if held == len(key.y) - first:
+        return slice(0, first), slice(first, len(key.y)), None
+    return np.flatnonzero(~key.is_holdout), np.flatnonzero(key.is_holdout), None
+
+
+def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[str, Any]:
+    """Return metrics of the model and of the training median, on the holdout only."""
+    y = key.y[holdout]
+    prediction = fitted.predict(key.x.iloc[holdout])
+    wrong = int(np.count_nonzero(~np.isfinite(prediction)))
+    if wrong:
+        raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
+    median = np.full(len(y), np.median(key.y[train]))
+    return {"metrics": regression_metrics(y, prediction), "baseline_metrics": regression_metrics(y, median)}
+
+
+def _stored(fitted: Fitted, key: KeyRows, settings: FitSettings) -> dict[str, Any]:
+    """Return the model as columns, or why it is too big for them."""
+    data, data_file = serialize(fitted)
+    if len(data) > settings.max_model_bytes:
+        said = f"the model has {len(data):,} bytes; max_model_bytes is {settings.max_model_bytes:,}"
+        return {"status": "model_too_big", "reason": said, "model_bytes": len(data)}
+    return {
+        "status": "trained",
+        "mlmodel": settings.template.render(key.key_id, key.key, utc_now()),
+        "data": data,
+        "data_file": data_file,
+        "model_bytes": len(data),
+        "sha256": digest(data),
+    }
+
+
+def _result_frame(outcomes: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return outcomes as typed columns: a column without a value is typed too, which Arrow needs."""
+    columns = {name: [outcome.get(name) for outcome in outcomes] for name in RESULT}
+    return pd.DataFrame({name: _typed(name, values) for name, values in columns.items()})
+
+
+_PANDAS = {"int": "Int32", "bigint": "Int64", "double": "float64", "timestamp": "datetime64[us, UTC]"}
+_DTYPES = {column.name: _PANDAS.get(column.type, "object") for column in STORE.columns}
+
+
+def _typed(name: str, values: list[Any]) -> Any:
+    return pd.Series(values, dtype=cast("Any", _DTYPES[name]))

@@ -1,0 +1,185 @@
+"""Users' own estimators: a dotted path, a callable that returns an estimator, or an estimator.
+
+The frame reaches them as it is (missing values and text kept): no check is stricter than their own. What they
+get from here is seed and threads and, where they ask for early stopping, rows to watch.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from group_models.boosters import too_few, watched_rows
+from group_models.errors import SpecError
+from group_models.estimators import (
+    EstimatorSettings,
+    Features,
+    Fitted,
+    Flavor,
+    Floats,
+    PickledPredictor,
+    as_text,
+    take_control,
+)
+
+
+def resolve(path: str) -> Any:
+    """Return what `package.module:attribute` names.
+
+    Raises
+    ------
+    SpecError
+        The text has no such form, the module cannot be imported, or it has no such attribute.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        message = f"{path!r} is no dotted path; write package.module:attribute"
+        raise SpecError([message], where="the estimator")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        message = f"{path!r}: module {module_name} cannot be imported here ({type(error).__name__}: {error})"
+        raise SpecError([message], where="the estimator") from error
+    if not hasattr(module, attribute):
+        raise SpecError([f"{path!r}: module {module_name} has no {attribute}"], where="the estimator")
+    return getattr(module, attribute)
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectFamily:
+    """A user's estimator, made anew for each key."""
+
+    name: str
+    object: Any
+    params: Mapping[str, Any]
+    features: Features
+    threads: int = 1
+    validation_share: float = 0.2
+    flavor: ClassVar[Flavor] = "sklearn"
+    takes_float32: ClassVar[bool] = False
+    takes_infinity: ClassVar[bool] = True
+
+    def load(self) -> None:
+        """Import the module of a dotted path."""
+        self.resolved()
+
+    def predicted_seconds(self, rows: NDArray[Any], columns: int) -> Floats:
+        """Return the expected wall seconds of one fit: unknown, so those of a small boosted model."""
+        return 0.02 + 2e-6 * np.asarray(rows, dtype=np.float64) * columns
+
+    def predicted_model_bytes(self, rows: NDArray[Any], columns: int) -> Floats:  # noqa: ARG002  unknown
+        """Return the expected bytes of one model: unknown, so those of a small boosted model."""
+        return np.full(len(rows), 200_000.0)
+
+    def resolved(self) -> Any:
+        """Return the estimator or callable itself."""
+        return resolve(self.object) if isinstance(self.object, str) else self.object
+
+    def make(self, seed: int) -> Any:
+        """Return a new estimator; a callable gets the spec's params, and `seed` if it has that argument."""
+        source = self.resolved()
+        if not hasattr(source, "fit") or inspect.isclass(source):
+            return source(**self._arguments(source, seed))
+        made = clone(source)
+        if self.params:
+            made.set_params(**self.params)
+        return made
+
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+        """Fit one key's rows; with `early_stopping_rounds` the last of them are only watched."""
+        estimator = self.make(seed)
+        params = as_text(self.params) | take_control(estimator, seed=seed, threads=self.threads)
+        if not stops_early(estimator):
+            return _fit_all(estimator, x, y, params)
+        watched = watched_rows(len(x), self.validation_share)
+        if watched is not None:
+            return _fit_watched(estimator, x, y, params, watched=watched)
+        _last_step(estimator).set_params(early_stopping_rounds=None)
+        return _fit_all(estimator, x, y, params | too_few(len(x)))
+
+    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+        """Fit all rows, after early stopping with the rounds that it chose."""
+        estimator = self.make(seed)
+        take_control(estimator, seed=seed, threads=self.threads)
+        if stops_early(estimator):
+            rounds = {} if fitted.rounds is None else {"n_estimators": fitted.rounds}
+            _last_step(estimator).set_params(early_stopping_rounds=None, **rounds)
+        return dataclasses.replace(_fit_all(estimator, x, y, fitted.params), rounds=fitted.rounds)
+
+    def _arguments(self, source: Any, seed: int) -> dict[str, Any]:
+        is_asked = _takes(source, "seed") and "seed" not in self.params
+        return {**self.params, "seed": seed} if is_asked else dict(self.params)
+
+
+def _takes(function: Any, argument: str) -> bool:
+    try:
+        return argument in inspect.signature(function).parameters
+    except ValueError:  # some built-in types have no signature
+        return False
+
+
+def clone(estimator: Any) -> Any:
+    """Return an unfitted copy of an estimator; a plain copy of one that scikit-learn cannot clone."""
+    if not hasattr(estimator, "get_params"):
+        return copy.deepcopy(estimator)
+    import sklearn.base
+
+    return sklearn.base.clone(estimator)
+
+
+def _last_step(estimator: Any) -> Any:
+    return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+
+
+def stops_early(estimator: Any) -> bool:
+    """Return whether an estimator, or the last step of its pipeline, needs rows to watch, as xgboost's do."""
+    return getattr(_last_step(estimator), "early_stopping_rounds", None) is not None
+
+
+def _fit_all(estimator: Any, x: pd.DataFrame, y: Floats, params: Mapping[str, str]) -> Fitted:
+    estimator.fit(x, y)
+    return Fitted(PickledPredictor(estimator), dict(params), rows_used=len(x))
+
+
+def _fit_watched(estimator: Any, x: pd.DataFrame, y: Floats, params: Mapping[str, str], *, watched: int) -> Fitted:
+    """Fit with the last rows watched; they pass the same fitted steps as the others."""
+    train, rest = x.iloc[:-watched], x.iloc[-watched:]
+    for _, step in getattr(estimator, "steps", [])[:-1]:
+        if hasattr(step, "transform"):
+            train, rest = step.fit_transform(train, y[:-watched]), step.transform(rest)
+    model = _last_step(estimator)
+    quiet = {"verbose": False} if _takes(model.fit, "verbose") else {}
+    model.fit(train, y[:-watched], eval_set=[(rest, y[-watched:])], **quiet)
+    best = _first(model, "best_iteration", "best_iteration_")
+    facts = as_text({"best_iteration": best, "stopped_round": _rounds(model)})
+    rounds = None if best is None else int(best) + 1
+    return Fitted(PickledPredictor(estimator), dict(params) | facts, rows_used=len(train), rounds=rounds)
+
+
+def _first(model: Any, *names: str) -> Any:
+    return next((value for name in names if (value := getattr(model, name, None)) is not None), None)
+
+
+def _rounds(model: Any) -> int | None:
+    booster = model.get_booster() if hasattr(model, "get_booster") else None
+    return None if booster is None else int(booster.num_boosted_rounds())
+
+
+def object_family(settings: EstimatorSettings, features: Features) -> ObjectFamily:
+    """Return the family of the settings' object."""
+    return ObjectFamily(
+        settings.label,
+        settings.object,
+        dict(settings.params),
+        features,
+        settings.threads,
+        settings.validation_share,
+    )
