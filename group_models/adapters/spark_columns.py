@@ -1,0 +1,132 @@
+"""Spark columns that mean the same in measuring, training and scoring.
+
+Feature columns travel as `f0`, `f1`, ... and key columns as `k0`, `k1`, ...: so names with dots, blanks,
+backticks or brackets never reach a SQL parser or a model library, and no user column meets an internal one.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from group_models.frames import ColumnKind, Roles
+from group_models.keys import KEY_ID_LENGTH, KeyKind, key_tag
+
+TIME, TARGET, HASH, HOLDOUT, UNIT, INDEX = "time_us", "y", "row_hash", "is_holdout", "unit", "key_index"
+
+NO_TIME = -(2**63)
+"""Time of a row whose time is null: before all others, so such rows are ordered first and never held out."""
+
+_SHARE_STEPS = 2**31 - 1
+
+
+def named(name: str) -> Column:
+    """Return the column of exactly this name, whatever characters it has."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def column_types(frame: DataFrame) -> dict[str, str]:
+    """Return name to Spark type; nested and parametrised types as Spark prints them."""
+    return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+
+
+def micros(column: Column, spark_type: str) -> Column:
+    """Return a time as whole microseconds since 1970, without the session's zone for types that have none."""
+    if spark_type == "date":
+        return F.unix_date(column).cast("bigint") * F.lit(86_400_000_000)
+    if spark_type == "timestamp":
+        return F.unix_micros(column)
+    day = F.unix_date(column.cast("date")).cast("bigint") * F.lit(86_400_000_000)
+    seconds = F.hour(column).cast("bigint") * 3600 + F.minute(column).cast("bigint") * 60
+    fraction = (F.extract(F.lit("SECOND"), column) * 1_000_000).cast("bigint")
+    return day + seconds * F.lit(1_000_000) + fraction
+
+
+def feature(name: str, kind: ColumnKind) -> Column:
+    """Return a feature as the fit takes it: double, or text."""
+    return named(name).cast("double" if kind == "numeric" else "string")
+
+
+def feature_names(count: int) -> list[str]:
+    """Return the names that features travel under."""
+    return [f"f{i}" for i in range(count)]
+
+
+def key_names(count: int) -> list[str]:
+    """Return the names that key columns travel under."""
+    return [f"k{i}" for i in range(count)]
+
+
+def fit_columns(frame: DataFrame, roles: Roles) -> DataFrame:
+    """Return key columns, time, target, row hash and features, and of the rows those with a usable target or not.
+
+    One row per row of the source: `k0.. , time_us bigint, y double, f0.. double or string, row_hash bigint`.
+    Nothing else of the source is read.
+    """
+    time = F.lit(0).cast("bigint") if roles.time is None else micros(named(roles.time[0]), roles.time[1])
+    features = [
+        feature(name, kind).alias(short)
+        for short, (name, kind) in zip(feature_names(len(roles.features)), roles.features.items(), strict=True)
+    ]
+    keys = [named(name).alias(short) for short, name in zip(key_names(len(roles.keys)), roles.keys, strict=True)]
+    time = F.coalesce(time, F.lit(NO_TIME)).alias(TIME)
+    selected = frame.select(*keys, time, named(roles.target).cast("double").alias(TARGET), *features)
+    return selected.withColumn(HASH, row_hash([TARGET, TIME, *feature_names(len(features))]))
+
+
+def row_hash(names: Sequence[str]) -> Column:
+    """Return the hash of these columns, each with its null flag.
+
+    Plain `xxhash64` skips nulls, so that `(null, 1)` and `(1, null)` would be equal (seen in Spark 4.0 to 4.2).
+    """
+    pairs = [(F.col(name).isNull(), F.col(name)) for name in names]
+    return F.xxhash64(*functools.reduce(operator.add, pairs))
+
+
+def is_chosen(purpose: str, seed: int, share: Column | float) -> Column:
+    """Return whether a row is in the share of rows that is chosen for a purpose.
+
+    Each purpose hashes the row hash anew: with one hash for all, a holdout would empty whole samples.
+    """
+    again = F.xxhash64(F.col(HASH), F.lit(purpose), F.lit(seed))
+    chosen = share if isinstance(share, Column) else F.lit(share)
+    return F.pmod(again, F.lit(_SHARE_STEPS)) < chosen * F.lit(float(_SHARE_STEPS))
+
+
+def is_usable() -> Column:
+    """Return whether a row has a finite target."""
+    return F.col(TARGET).isNotNull() & ~F.isnan(TARGET) & (F.abs(F.col(TARGET)) < F.lit(float("inf")))
+
+
+def key_id_column(columns: Sequence[Column], kinds: Sequence[KeyKind]) -> Column:
+    """Return the key id, equal to `keys.key_id` of the same values."""
+    parts = [_canonical(column.cast("string"), kind) for column, kind in zip(columns, kinds, strict=True)]
+    return F.substring(F.sha2(F.concat(F.lit(""), *parts), 256), 1, KEY_ID_LENGTH)
+
+
+def _canonical(text: Column, kind: KeyKind) -> Column:
+    value = F.concat(F.lit(key_tag(kind)), F.octet_length(text).cast("string"), F.lit(":"), text)
+    return F.coalesce(value, F.lit("n"))
+
+
+def key_map(columns: Sequence[Column], names: Sequence[str]) -> Column:
+    """Return the key as a map from column name to text."""
+    pairs = [(F.lit(name), column.cast("string")) for name, column in zip(names, columns, strict=True)]
+    return F.create_map(*functools.reduce(operator.add, pairs, ()))
+
+
+def typed_keys(types: Mapping[str, str]) -> list[Column]:
+    """Return the columns `k0, k1, ...` read back from a `key` map, in the given Spark types."""
+    return [
+        F.col("key").getItem(name).cast(spark_type).alias(short)
+        for short, (name, spark_type) in zip(key_names(len(types)), types.items(), strict=True)
+    ]
+
+
+def same_key(left: DataFrame, right: DataFrame, count: int) -> Column:
+    """Return the null-safe join condition on the key columns of two frames."""
+    return functools.reduce(operator.and_, [left[k].eqNullSafe(right[k]) for k in key_names(count)])

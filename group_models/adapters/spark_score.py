@@ -1,0 +1,215 @@
+"""Score a Spark frame: models stream with the data, so that each is loaded once where its rows are."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
+
+from group_models.adapters import crossings
+from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_train import placed_units
+from group_models.frames import key_kind
+from group_models.packing import pack
+from group_models.resolving import OUTPUTS, PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan
+from group_models.routing import NO_MODEL, SCORE_STATUSES, SCORED, Codes, Floats, Inputs, predict_stream
+from group_models.tables import WHOLE
+
+MODEL_IX, KEY_IX, IS_DATA, RUN_IX, UNITS = "model_ix", "key_ix", "is_data", "run_ix", "units"
+_MODEL = ("format", "data_file", "sha256", "data")
+_UPLOAD_ROWS = 200_000
+_MAX_CROSSING = 8
+"""Passed columns up to which `mapInPandas` takes them along; wider input stays in the JVM."""
+
+_ROW_SECONDS, _LOAD_SECONDS = 1.5e-6, 1e-3
+"""Rough costs of a row and of a model, for balancing units only."""
+
+_UNITS_PER_SLOT = 4
+_MIN_SALT_ROWS = 20_000
+NO_KEY = -1
+_ANSWER = "answer"
+
+
+def count_keys(frame: DataFrame, keys: Sequence[str]) -> pa.Table:
+    """Return the distinct keys of a frame: `k0.., key_id, key (map), rows`, one pass over the key columns."""
+    types = sc.column_types(frame)
+    selected = frame.select(*[sc.named(name).alias(k) for k, name in zip(sc.key_names(len(keys)), keys, strict=True)])
+    counts = selected.groupBy(*selected.columns).agg(F.count(F.lit(1)).alias("rows"))
+    columns = [F.col(k) for k in selected.columns]
+    kinds = [key_kind(types[name]) for name in keys]
+    return counts.select(
+        *selected.columns,
+        sc.key_id_column(columns, kinds).alias("key_id"),
+        sc.key_map(columns, keys).alias("key"),
+        "rows",
+    ).toArrow()
+
+
+def score_frame(frame: DataFrame, store: DataFrame, plan: ScorePlan, request: Request) -> DataFrame:
+    """Return the passed columns of a frame and the output columns, one row per row, in no order.
+
+    Parameters
+    ----------
+    frame
+        The input.
+    store
+        The store table's model columns (`run_id, key_id, part, number` and the model) of the runs in the plan.
+
+    Notes
+    -----
+    Model rows and data rows are united, repartitioned by unit and sorted by model, the model first. So no worker
+    needs a file, the driver never holds the fleet, and a retry is Spark's own.
+    """
+    types = sc.column_types(frame)
+    names = {name: f"p{i}" for i, name in enumerate(dict.fromkeys([*request.passed, *request.features]))}
+    units = _assign_units(frame.sparkSession, plan, request.slots)
+    rows = _data_rows(frame, names, units, plan, request)
+    models = _model_rows(store, plan, units)
+    mixed = rows.unionByName(models, allowMissingColumns=True)
+    ordered = mixed.repartition(units.count, sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA)
+    short = sc.feature_names(len(request.features))
+    wanted = [F.col(names[name]).cast("double" if kind == "numeric" else "string").alias(f)
+              for f, (name, kind) in zip(short, request.features.items(), strict=True)]  # fmt: skip
+    carried = {names[name]: types[name] for name in request.passed}
+    is_narrow = len(carried) <= _MAX_CROSSING and all(map(crossings.crosses_exactly, carried.values()))
+    engine = _through_pandas if is_narrow else _beside_pandas
+    predicted = engine(ordered, wanted, carried, plan.inputs)
+    return _with_provenance(predicted, plan, carried, request)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Units:
+    """Per key of the plan, its placed units as one flat array with offsets."""
+
+    count: int
+    offsets: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int64]
+
+
+def _assign_units(spark: SparkSession, plan: ScorePlan, slots: int) -> _Units:
+    """Spread keys over units by their rows; a hot key gets several, and its model travels to each."""
+    rows = plan.keys["rows"].to_numpy().astype(np.float64)
+    seconds = rows * _ROW_SECONDS + _LOAD_SECONDS
+    aimed = int(max(1, min(len(rows) * slots, slots * _UNITS_PER_SLOT)))
+    fair = max(float(seconds.sum()) / aimed, _MIN_SALT_ROWS * _ROW_SECONDS)
+    salts = np.minimum(np.ceil(seconds / fair), aimed).astype(np.int64)
+    owner = np.repeat(np.arange(len(rows)), salts)
+    unit = pack((seconds / salts)[owner], np.zeros((len(owner), 0)), (), aimed)
+    count = int(unit.max()) + 1 if len(unit) else 1
+    placed = placed_units(spark, count)
+    return _Units(count, np.concatenate([[0], np.cumsum(salts)]), placed[unit])
+
+
+def _data_rows(
+    frame: DataFrame, names: Mapping[str, str], units: _Units, plan: ScorePlan, request: Request
+) -> DataFrame:
+    """Return every row with its unit and model; a left join, so that no row is lost if the input is not stable."""
+    keys = [sc.named(name).alias(k) for k, name in zip(sc.key_names(len(request.keys)), request.keys, strict=True)]
+    rows = frame.select(*keys, *[sc.named(name).alias(p) for name, p in names.items()])
+    known = plan.keys.select([*sc.key_names(len(request.keys)), KEY_IX, MODEL_IX])
+    lists = pa.ListArray.from_arrays(pa.array(units.offsets, pa.int32()), pa.array(units.values, pa.int32()))
+    assigned = upload(frame.sparkSession, known.append_column(UNITS, lists))
+    joined = rows.join(F.broadcast(assigned), sc.same_key(rows, assigned, len(request.keys)), "left")
+    salt = F.xxhash64(*[F.col(names[name]) for name in request.features])
+    unit = F.coalesce(F.get(UNITS, F.pmod(salt, F.size(UNITS)).cast("int")), F.lit(int(units.values[0])))
+    return joined.select(
+        unit.alias(sc.UNIT),
+        F.coalesce(KEY_IX, F.lit(NO_KEY)).alias(KEY_IX),
+        F.coalesce(MODEL_IX, F.lit(NO_MODEL)).alias(MODEL_IX),
+        F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
+        *names.values(),
+    )
+
+
+def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
+    """Return one row per model and unit that has rows of it."""
+    model_ix = np.repeat(plan.keys[MODEL_IX].to_numpy(), np.diff(units.offsets))
+    pairs = np.unique(np.stack([model_ix, units.values], axis=1), axis=0)
+    pairs = pairs[pairs[:, 0] != NO_MODEL]
+    wanted = plan.models.take(pa.array(np.searchsorted(plan.models[MODEL_IX].to_numpy(), pairs[:, 0])))
+    wanted = wanted.append_column(sc.UNIT, pa.array(pairs[:, 1], pa.int32()))
+    wanted_frame = F.broadcast(upload(store.sparkSession, wanted))
+    models = store.where(F.col("part") == WHOLE).drop("sha256")
+    found = models.join(wanted_frame, ["run_id", "key_id", "number"])
+    return found.select(sc.UNIT, MODEL_IX, RUN_IX, F.lit(False).alias(IS_DATA), *_MODEL)  # noqa: FBT003 - a literal column
+
+
+def _through_pandas(
+    rows: DataFrame, features: Sequence[Column], carried: Mapping[str, str], inputs: Mapping[int, Inputs]
+) -> DataFrame:
+    """Predict with `mapInPandas`; the passed columns cross encoded and come back exact."""
+    short = sc.feature_names(len(features))
+    encoded = [column for name, spark_type in carried.items() for column in crossings.encode(name, spark_type)]
+    crossing = rows.select(*encoded, *features, KEY_IX, MODEL_IX, IS_DATA, RUN_IX, *_MODEL)
+    kept = [*crossing.select(*encoded).columns, KEY_IX]
+    schema = [crossings.crossing_schema(name, spark_type) for name, spark_type in carried.items()]
+    schema += [f"{KEY_IX} int", f"{PREDICTION} double", f"{STATUS} int"]
+
+    def answer(batch: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
+        is_data = batch[IS_DATA].to_numpy()
+        scored = batch.loc[is_data, kept]
+        return scored.assign(**{PREDICTION: prediction[is_data], STATUS: status[is_data]})
+
+    def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return predict_stream(batches, inputs, short, answer)
+
+    predicted = crossing.mapInPandas(predict, ", ".join(schema))
+    decoded = [crossings.decode(name, spark_type) for name, spark_type in carried.items()]
+    return predicted.select(*decoded, KEY_IX, PREDICTION, STATUS)
+
+
+def _beside_pandas(
+    rows: DataFrame, features: Sequence[Column], carried: Mapping[str, str], inputs: Mapping[int, Inputs]
+) -> DataFrame:
+    """Predict with an iterator pandas UDF; the passed columns never leave the JVM.
+
+    The UDF is declared nondeterministic: otherwise Spark pushes the filter on data rows below it, the model rows
+    are gone, and every row is without a model (seen in Spark 4.0 to 4.2).
+    """
+    short = sc.feature_names(len(features))
+    names = [*short, MODEL_IX, IS_DATA, RUN_IX, *_MODEL]
+
+    def answer(_: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
+        return pd.DataFrame({PREDICTION: prediction, STATUS: status})
+
+    def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
+        frames = (pd.DataFrame(dict(zip(names, batch, strict=True))) for batch in batches)
+        return predict_stream(frames, inputs, short, answer)
+
+    predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
+    udf: Any = pandas_udf(predict, f"{PREDICTION} double, {STATUS} int").asNondeterministic()  # type: ignore[call-overload]
+    given = rows.select(*carried, KEY_IX, *features, MODEL_IX, IS_DATA, RUN_IX, *_MODEL)
+    predicted = given.withColumn(_ANSWER, udf(*[F.col(name) for name in names])).where(IS_DATA)
+    return predicted.select(*carried, KEY_IX, f"{_ANSWER}.{PREDICTION}", f"{_ANSWER}.{STATUS}")
+
+
+def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str, str], request: Request) -> DataFrame:
+    """Join what is known of each key, and name the columns as asked."""
+    own = [KEY_IX, PLANNED, *PROVENANCE]
+    known = upload(predicted.sparkSession, plan.keys.select(own))
+    joined = predicted.join(F.broadcast(known), KEY_IX, "left")
+    planned = F.coalesce(F.col(PLANNED), F.lit(SCORE_STATUSES.index("unseen_key")))
+    code = F.when(F.col(STATUS) == SCORED, planned).otherwise(F.col(STATUS))
+    texts = F.array(*[F.lit(text) for text in SCORE_STATUSES])
+    prediction = F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))
+    values = [prediction, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
+    outputs = [value.alias(request.prefix + name) for value, name in zip(values, OUTPUTS, strict=True)]
+    return joined.select(*[F.col(p).alias(n) for p, n in zip(carried, request.passed, strict=True)], *outputs)
+
+
+def upload(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Return an Arrow table as a frame, uploaded in chunks: one large local relation fails on Connect."""
+    pieces = [
+        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS))
+        for start in range(0, max(table.num_rows, 1), _UPLOAD_ROWS)
+    ]
+    return functools.reduce(DataFrame.unionAll, pieces)

@@ -1,0 +1,119 @@
+"""Open the source of a spec, and check a scope's predicate, without starting a job."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from group_models.errors import DataError, SpecError
+from group_models.spec import Source
+
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What a failed query raises: classic sessions pass some errors of the JVM through as they are."""
+
+_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+
+
+def open_source(spark: SparkSession, source: Source) -> DataFrame:
+    """Return the rows of a source, lazily.
+
+    Raises
+    ------
+    DataError
+        It is not there, or cannot be read; the message names it.
+    """
+    try:
+        return _open(spark, source)
+    except (PySparkException, ImportError, AttributeError) as e:
+        raise DataError(f"cannot open the source ({source.describe()}): {first_line(e)}") from e
+
+
+def _open(spark: SparkSession, source: Source) -> DataFrame:
+    if source.path is not None:
+        return open_path(spark, source.path, source.format)
+    if source.table is not None:
+        return spark.table(source.table)
+    if source.sql is not None:
+        return spark.sql(source.sql)
+    if source.python is not None:
+        return _as_frame(spark, import_dotted(source.python)(spark))
+    return _as_frame(spark, source.frame)
+
+
+def open_path(spark: SparkSession, path: str, format_: str | None = None) -> DataFrame:
+    """Return the rows of a file or folder; the format is known from its ending, else Parquet.
+
+    Raises
+    ------
+    DataError
+        There is no such local path.
+    """
+    if "://" not in path and not path.startswith(("/Volumes/", "/dbfs/", "dbfs:")) and not Path(path).exists():
+        raise DataError(f"there is no {path}; paths in a spec are relative to the spec's file")
+    format_ = format_ or _FORMATS.get(Path(path).suffix.lower(), "parquet")
+    reader = spark.read.format(format_)
+    if format_ == "csv":
+        reader = reader.option("header", "true").option("inferSchema", "true")
+    frame = reader.load(path if "://" in path else str(Path(path).absolute()))
+    _ = frame.schema
+    return frame
+
+
+def import_dotted(path: str) -> Any:
+    """Return the attribute that `package.module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _as_frame(spark: SparkSession, frame: Any) -> DataFrame:
+    """Return a Spark frame of what a user gave; classic and Connect frames are told apart from pandas by methods."""
+    if isinstance(frame, pd.DataFrame):
+        return spark.createDataFrame(frame)
+    if not hasattr(frame, "groupBy") or not hasattr(frame, "schema"):
+        raise DataError(f"the source is a {type(frame).__name__}; give a Spark or pandas DataFrame")
+    return frame  # type: ignore[no-any-return]
+
+
+def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str]) -> None:
+    """Refuse a scope that reads other columns than keys, or is no predicate.
+
+    Raises
+    ------
+    SpecError
+        It says what the scope may use.
+    """
+    columns = ", ".join(f"`{name.replace('`', '``')}` {spark_type}" for name, spark_type in key_types.items())
+    try:
+        _ = spark.createDataFrame([], columns).where(where).schema
+    except PySparkException as e:
+        named = ", ".join(key_types)
+        rule = f"a scope is a SQL predicate on the key columns ({named}); filter rows by other columns in `source`"
+        raise SpecError([f"where {where!r}: {first_line(e)}; {rule}"], where="the call") from e
+
+
+def keys_in_scope(spark: SparkSession, where: str, key_types: Mapping[str, str], keys: pd.DataFrame) -> list[str]:
+    """Return the ids of the keys (columns `key_id`, `key` as dict) for which a scope's predicate is true."""
+    if keys.empty:
+        return []
+    given = spark.createDataFrame(
+        [(key_id, dict(key)) for key_id, key in zip(keys["key_id"], keys["key"], strict=True)],
+        "key_id string, key map<string,string>",
+    )
+    typed = given.select(
+        "key_id", *[F.col("key").getItem(name).cast(kind).alias(name) for name, kind in key_types.items()]
+    )
+    return [row["key_id"] for row in typed.where(where).select("key_id").collect()]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without Spark's query plan."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]

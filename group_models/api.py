@@ -1,0 +1,316 @@
+"""What a notebook calls: `plan`, `train`, `release`, `score`, `load_model`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from group_models import showing
+from group_models.adapters.path_tables import PathTables
+from group_models.checking import load_checked
+from group_models.errors import StateError
+from group_models.keys import parse_key
+from group_models.live import Alias, Live, read_live, read_releases, read_run, stored_model
+from group_models.plans import Plan
+from group_models.ports import SparkFrame, SparkSession, Tables
+from group_models.releases import Release
+from group_models.spec import Limits, Scoring, Spec, load_spec, name_mistake
+
+WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
+"""Environment variable that says where the embedded tables are, unless a call or the spec does."""
+
+SpecLike = Spec | Mapping[str, Any] | str | Path
+"""A spec: checked, as a mapping, or as the path of a YAML file."""
+
+
+def _quiet(_: str) -> None:
+    """Say nothing."""
+
+
+def plan(
+    spec: SpecLike,
+    *,
+    where: str | None = None,
+    warehouse: str | None = None,
+    spark: SparkSession | None = None,
+) -> Plan:
+    """Measure the source and return what a run would do with each key; nothing is trained or written.
+
+    Parameters
+    ----------
+    spec
+        The spec.
+    where
+        SQL predicate on key columns: the scope of the run.
+    warehouse
+        Folder of the embedded tables; by default the spec's, else `GROUP_MODELS_WAREHOUSE`, else `./warehouse`.
+    spark
+        Session to use; by default the active one, else one of our own.
+
+    Raises
+    ------
+    SpecError, DataError
+        Before any Spark job where it can be known before.
+    """
+    from group_models.preparing import make_plan, prepare
+
+    checked = load_checked(spec)
+    tables = open_tables(checked, warehouse)
+    prepared = prepare(checked, tables, spark or session(), where)
+    log = read_releases(tables, checked.model_set)
+    return make_plan(prepared, log[-1].release_id if log else None)[0]
+
+
+def train(
+    spec: SpecLike,
+    *,
+    where: str | None = None,
+    run_id: str | None = None,
+    release: bool = True,
+    warehouse: str | None = None,
+    spark: SparkSession | None = None,
+    say: Callable[[str], None] = _quiet,
+) -> Any:
+    """Train one model per key, write the manifest, and publish the run to `champion` unless told not to.
+
+    Parameters
+    ----------
+    run_id
+        A new id, or that of an unfinished run of the same spec and scope, which then goes on.
+    release
+        Publish the run. A run of which too many keys failed is not published; `Run.refusal` says why.
+    say
+        Called with each line of progress.
+
+    Returns
+    -------
+    training.Run
+        Counts by status, seconds by phase, and the release.
+    """
+    from group_models import publishing
+    from group_models.preparing import prepare
+    from group_models.training import Run, train_run
+
+    checked = load_checked(spec)
+    tables = open_tables(checked, warehouse)
+    prepared = prepare(checked, tables, spark or session(), where)
+
+    def publish(run: Run) -> Run:
+        if not release:
+            return dataclasses.replace(run, refusal=None)
+        if run.refusal:
+            return run
+        done = publishing.released_as(tables, checked.model_set, run.run_id)
+        try:
+            done = done or publishing.publish(tables, checked.model_set, run.run_id, limits=checked.limits)
+        except StateError as e:
+            return dataclasses.replace(run, refusal=str(e))
+        return dataclasses.replace(run, release_id=done.release_id)
+
+    return train_run(prepared, run_id, say=say, release=publish)
+
+
+def release(
+    spec: SpecLike,
+    action: Literal["publish", "rollback"] = "publish",
+    *,
+    run_id: str | None = None,
+    to: str | None = None,
+    alias: Alias = "champion",
+    force: bool = False,
+    note: str | None = None,
+    warehouse: str | None = None,
+) -> Release:
+    """Publish a run to an alias, or roll the alias back; one row of the release log.
+
+    Parameters
+    ----------
+    run_id
+        Run to publish (by default the newest finished one), or whose release to roll back to.
+    to
+        Release to roll back to; by default the publish before the last one that counts.
+    force
+        Publish also where too many keys failed, or where what the run was trained against counts no longer.
+    """
+    from group_models import publishing
+
+    model_set, tables, loaded = _target(spec, warehouse)
+    if action == "rollback":
+        if to is None and run_id is not None:
+            to = publishing.release_of(tables, model_set, run_id, alias).release_id
+        return publishing.rollback(tables, model_set, target=to, alias=alias, note=note)
+    limits = loaded.limits if loaded else Limits()
+    run_id = run_id or publishing.newest_run(tables, model_set)
+    return publishing.publish(tables, model_set, run_id, limits=limits, alias=alias, force=force, note=note)
+
+
+def score(  # noqa: PLR0913 - the options of one verb
+    frame: pd.DataFrame | SparkFrame,
+    spec: SpecLike,
+    *,
+    alias: Alias = "champion",
+    run_id: str | None = None,
+    as_of: str | None = None,
+    on_missing: Literal["null", "parent", "raise"] | None = None,
+    columns: Sequence[str] | None = None,
+    prefix: str = "",
+    slots: int | None = None,
+    warehouse: str | None = None,
+) -> Any:
+    """Return a frame with `prediction`, `score_status` and where each prediction came from.
+
+    A pandas frame is scored here and now, in its order and index, without Spark. A Spark frame is scored lazily by
+    streaming the models with the data; its row order is not kept.
+
+    Parameters
+    ----------
+    spec
+        A spec, or the name of a model set.
+    alias, run_id, as_of
+        The live set of an alias (as of a release), or what one run's manifest says.
+    on_missing
+        What to do with rows whose key has no model: `null` prediction, the `parent`'s, or `raise`.
+    columns
+        Input columns to keep; all by default.
+    prefix
+        Put before the names of the added columns.
+    """
+    from group_models import scoring
+
+    model_set, tables, loaded = _target(spec, warehouse)
+    live = _live(tables, model_set, alias, run_id, as_of)
+    rules = (loaded.scoring if loaded else Scoring()).model_copy(
+        update={"on_missing": on_missing} if on_missing else {}
+    )
+    ask = scoring.Ask(list(live.key_kinds), rules, columns, prefix)
+    if isinstance(frame, pd.DataFrame):
+        return scoring.score_pandas(frame, tables, model_set, live, ask)
+    from group_models.adapters.spark_sizes import count_slots
+
+    slots = slots or (loaded.compute.slots if loaded else None) or count_slots(frame)
+    return scoring.score_spark(frame, tables, model_set, live, ask, slots)
+
+
+def load_model(
+    spec: SpecLike,
+    *,
+    alias: Alias = "champion",
+    run_id: str | None = None,
+    key: str | Mapping[str, Any] | None = None,
+    warehouse: str | None = None,
+    **key_values: Any,
+) -> Any:
+    """Return the MLflow pyfunc of one key: `load_model("zrl.ml.eta", carrier="UA", lane="EWR-IAH", depot="EWR")`.
+
+    Parameters
+    ----------
+    key
+        The key where column names are no Python names: a mapping, JSON, `a=1,b=2`, or a key id.
+    """
+    from group_models.adapters.mlflow_models import load_pyfunc
+
+    row = find_model(spec, key if key is not None else key_values, alias=alias, run_id=run_id, warehouse=warehouse)
+    return load_pyfunc(row)
+
+
+def find_model(
+    spec: SpecLike,
+    key: str | Mapping[str, Any],
+    *,
+    alias: Alias = "champion",
+    run_id: str | None = None,
+    warehouse: str | None = None,
+) -> dict[str, Any]:
+    """Return the store row of the model that serves a key, its digest checked against the manifest.
+
+    Raises
+    ------
+    StateError
+        The key is unknown, or has no model; the message says what became of it.
+    """
+    model_set, tables, _ = _target(spec, warehouse)
+    live = _live(tables, model_set, alias, run_id, None)
+    identity = parse_key(key, live.key_kinds)
+    if identity not in live.keys.index:
+        raise StateError(f"model set {model_set} knows no key {key!r} (key_id {identity})")
+    found = live.keys.loc[identity]
+    if pd.isna(found["model_run_id"]):
+        raise StateError(f"key {found['key_json']} has no model: its status is {found['status']}; see `show --key`")
+    return stored_model(tables, model_set, found["model_run_id"], identity, sha256=found["sha256"])
+
+
+def list_releases(spec: SpecLike, *, warehouse: str | None = None) -> list[Release]:
+    """Return the release log, oldest first."""
+    model_set, tables, _ = _target(spec, warehouse)
+    return read_releases(tables, model_set)
+
+
+def show(
+    spec: SpecLike,
+    *,
+    key: str | Mapping[str, Any] | None = None,
+    status: str | None = None,
+    worst: int | None = None,
+    run_id: str | None = None,
+    warehouse: str | None = None,
+) -> list[dict[str, Any]]:
+    """Return manifest rows: of every known key the newest published one, or those of one run.
+
+    Parameters
+    ----------
+    key, status
+        Only this key; only keys of this status.
+    worst
+        Only the so many keys with the highest error on their holdout, worst first.
+    """
+    model_set, tables, _ = _target(spec, warehouse)
+    live = read_run(tables, model_set, run_id) if run_id else read_live(tables, model_set)
+    rows = showing.run_rows(tables, model_set, run_id) if run_id else showing.newest_rows(tables, model_set, live)
+    if key is not None:
+        identity = parse_key(key, live.key_kinds)
+        rows = [row for row in rows if row["key_id"] == identity]
+        if not rows:
+            raise StateError(f"model set {model_set} has no published row of key {key!r} (key_id {identity})")
+    if status is not None:
+        rows = [row for row in rows if row["status"] == status]
+    return rows if worst is None else showing.worst(rows, worst)
+
+
+def session() -> SparkSession:
+    """Return the active Spark session, or one of our own."""
+    from group_models.adapters.spark_session import get_session
+
+    return get_session()
+
+
+def open_tables(spec: Spec, warehouse: str | None = None) -> Tables:
+    """Return the tables of a spec's schema."""
+    return _tables(spec.schema_name, warehouse or spec.warehouse)
+
+
+def _tables(schema: str, warehouse: str | None) -> Tables:
+    return PathTables(Path(warehouse or os.environ.get(WAREHOUSE) or "warehouse").absolute(), schema)
+
+
+def _target(spec: SpecLike, warehouse: str | None) -> tuple[str, Tables, Spec | None]:
+    """Return model set, tables and spec of what a caller named: a spec, or a model set by its name."""
+    if isinstance(spec, str) and not Path(spec).exists() and name_mistake(spec) is None:
+        return spec, _tables(spec.rpartition(".")[0], warehouse), None
+    loaded = load_spec(spec)
+    return loaded.model_set, open_tables(loaded, warehouse), loaded
+
+
+def _live(tables: Tables, model_set: str, alias: Alias, run_id: str | None, as_of: str | None) -> Live:
+    if run_id is not None:
+        return read_run(tables, model_set, run_id)
+    live = read_live(tables, model_set, alias, as_of)
+    if live.keys.empty and not any(r.action == "publish" for r in read_releases(tables, model_set)):
+        raise StateError(
+            f"model set {model_set} has no release yet in {tables.describe()}; `group-models train` makes one"
+        )
+    return live

@@ -1,0 +1,124 @@
+"""Every mistake of a spec that shows without Spark, at once: structure, Parquet columns, estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pydantic
+
+from group_models.errors import SpecError
+from group_models.estimators import EstimatorSettings, Features
+from group_models.frames import ColumnKind, check_columns, column_kind
+from group_models.registry import check_settings
+from group_models.spec import Estimator, Spec, load_spec, names_in, raw_spec
+
+_SIMPLE: Mapping[pa.DataType, str] = {
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    pa.binary(): "binary",
+    pa.string(): "string",
+    pa.large_string(): "string",
+}
+
+
+def load_checked(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
+    """Return a checked spec, or say all that is wrong with it, what its Parquet source lacks included.
+
+    Raises
+    ------
+    SpecError
+        Every mistake at once, before a Spark session is started.
+    """
+    mistakes: list[str] = []
+    spec: Spec | None = None
+    try:
+        spec = load_spec(given)
+    except SpecError as e:
+        raw = None if isinstance(given, Spec) else raw_spec(given)
+        if raw is None:
+            raise
+        where, mistakes = e.where, [*e.mistakes]
+    else:
+        raw, where = {name: getattr(spec, name) for name in Spec.model_fields}, "the spec"
+    mistakes += [said for said in source_mistakes(raw, _folder(given)) if said not in mistakes]
+    if mistakes or spec is None:
+        raise SpecError(mistakes, where=where)
+    return spec
+
+
+def _folder(given: Spec | Mapping[str, Any] | str | Path) -> Path:
+    return Path.cwd() if isinstance(given, Spec | Mapping) else Path(given).resolve().parent
+
+
+def source_mistakes(raw: Mapping[str, Any], folder: Path) -> list[str]:
+    """Return what is wrong between an unchecked spec and its source, as far as no Spark is needed to see it."""
+    columns = _parquet_columns(raw.get("source"), folder)
+    features = names_in(raw.get("features"))
+    if columns is None:
+        return []
+    target, time_column = raw.get("target"), raw.get("time_column")
+    mistakes = check_columns(
+        columns,
+        keys=names_in(raw.get("keys")),
+        features=features,
+        target=target if isinstance(target, str) else None,
+        time_column=time_column if isinstance(time_column, str) else None,
+    )
+    kinds = {name: column_kind(columns[name]) or "text" for name in features if name in columns}
+    return mistakes + _estimator_mistakes(raw.get("estimator"), features_of(kinds))
+
+
+def features_of(kinds: Mapping[str, ColumnKind]) -> Features:
+    """Return feature columns by kind."""
+    return Features(
+        numeric=tuple(name for name, kind in kinds.items() if kind == "numeric"),
+        text=tuple(name for name, kind in kinds.items() if kind == "text"),
+        names=tuple(kinds),
+    )
+
+
+def _estimator_mistakes(raw: Any, features: Features) -> list[str]:
+    given = {"name": raw} if isinstance(raw, str) else raw
+    try:
+        estimator = given if isinstance(given, Estimator) else Estimator.model_validate(given)
+    except pydantic.ValidationError:
+        return []
+    return check_settings(EstimatorSettings(**dict(estimator)), features)
+
+
+def _parquet_columns(source: Any, folder: Path) -> dict[str, str] | None:
+    """Return name to Spark type of a local Parquet source, or None where only Spark can tell."""
+    given = dict(source) if isinstance(source, Mapping | pydantic.BaseModel) else {}
+    path, format_ = given.get("path"), given.get("format")
+    if not isinstance(path, str) or "://" in path or format_ not in (None, "parquet"):
+        return None
+    file = folder / path
+    if file.is_dir():
+        file = next(iter(sorted(file.glob("*.parquet"))), file)
+    if not file.is_file() or file.suffix != ".parquet":
+        return None
+    return {field.name: _spark_type(field.type) for field in pq.read_schema(file)}
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if pa.types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if pa.types.is_dictionary(kind):
+        return _spark_type(kind.value_type)
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "array<>"
+    return "struct<>" if pa.types.is_struct(kind) else "map<>" if pa.types.is_map(kind) else str(kind)

@@ -1,0 +1,289 @@
+"""The same verbs as commands. Heavy imports are inside the commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from group_models.errors import GroupModelsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
+"""Exit codes: all well; refused input; our fault; trained, but the release was refused or held. 2 is typer's."""
+
+app = typer.Typer(
+    name="group-models",
+    help="Many small models, one per group, on Spark: plan, train, release, score.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+release_app = typer.Typer(help="List, publish and roll back releases.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(release_app, name="release")
+
+
+class Alias(StrEnum):
+    """The aliases of a model set."""
+
+    champion = "champion"
+    challenger = "challenger"
+
+
+class Mode(StrEnum):
+    """What to do where the output exists."""
+
+    error = "error"
+    append = "append"
+    overwrite = "overwrite"
+
+
+SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="The spec's YAML file.")]
+Warehouse = Annotated[
+    str | None, typer.Option(help="Folder of the embedded tables; else the spec's or GROUP_MODELS_WAREHOUSE.")
+]
+Where = Annotated[str | None, typer.Option(metavar="SQL", help="Scope: a predicate on the key columns.")]
+RunId = Annotated[str | None, typer.Option(metavar="ID", help="A run's id.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+Key = Annotated[str | None, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
+
+
+@app.command()
+def init(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")]) -> None:
+    """Write a commented spec to start from."""
+    from importlib.resources import files
+
+    if file.exists():
+        raise GroupModelsError(f"{file} exists; name a new file")
+    file.write_text(files("group_models").joinpath("spec_template.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    _say(f"wrote {file}; edit it, then: group-models plan {file}")
+
+
+@app.command()
+def plan(spec: SpecArgument, where: Where = None, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Measure the source and print what a run would do; nothing is trained."""
+    from group_models import api, report
+    from group_models.plans import summarise
+
+    planned = api.plan(_spec(spec), where=where, warehouse=warehouse)
+    summary = summarise(planned)
+    if as_json:
+        keys = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
+        _print_json({"summary": vars(summary), "keys": keys})
+        return
+    _out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
+
+
+@app.command()
+def train(
+    spec: SpecArgument,
+    where: Where = None,
+    run_id: RunId = None,
+    no_release: Annotated[bool, typer.Option("--no-release", help="Train only; publish nothing.")] = False,  # noqa: FBT002
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Train one model per key and publish the run to champion."""
+    from group_models import api, report
+
+    run = api.train(_spec(spec), where=where, run_id=run_id, release=not no_release, warehouse=warehouse, say=_say)
+    if as_json:
+        _print_json(run.as_dict())
+    else:
+        _out().print(report.facts_table(f"Run {run.run_id} of {run.model_set}", run.facts()))
+        if worst := run.worst(5):
+            _out().print(report.rows_table("Worst keys on the holdout", worst))
+    if run.refusal:
+        raise typer.Exit(NOT_RELEASED)
+
+
+class OnMissing(StrEnum):
+    """What to do with rows whose key has no model."""
+
+    null = "null"
+    parent = "parent"
+    error = "raise"
+
+
+@app.command()
+def score(  # noqa: PLR0913, PLR0917 - the options of one command
+    spec: SpecArgument,
+    source: Annotated[str, typer.Option("--input", metavar="X", help="A path or a table.")],
+    output: Annotated[str, typer.Option(metavar="Y", help="A path or a table.")],
+    alias: Annotated[Alias, typer.Option(help="Whose live set scores.")] = Alias.champion,
+    run_id: RunId = None,
+    mode: Annotated[Mode, typer.Option(help="What to do where the output exists.")] = Mode.error,
+    on_missing: Annotated[OnMissing | None, typer.Option(help="Rows without a model; else the spec's.")] = None,
+    prefix: Annotated[str, typer.Option(help="Put before the names of the added columns.")] = "",
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Score the rows of a path or table and write them with their predictions."""
+    from group_models import api, report
+    from group_models.adapters import spark_output
+    from group_models.texts import counts_text
+
+    session = api.session()
+    frame = spark_output.read_input(session, source)
+    spark_output.check_output(session, output, mode.value, source)
+    missing = on_missing.value if on_missing else None
+    scored = api.score(
+        frame,
+        _spec(spec),
+        alias=alias.value,
+        run_id=run_id,
+        on_missing=missing,  # type: ignore[arg-type] # an enum's value is any text to mypy
+        prefix=prefix,
+        warehouse=warehouse,
+    )
+    spark_output.write_output(scored, output, mode.value)
+    counts = spark_output.count_statuses(session, output, prefix + "score_status")
+    if as_json:
+        _print_json({"output": output, "rows": sum(counts.values()), "score_status": counts})
+        return
+    facts = {"rows": f"{sum(counts.values()):,} in {output}", "score_status": counts_text(counts)}
+    _out().print(report.facts_table("Scored", facts))
+
+
+@app.command()
+def show(
+    spec: SpecArgument,
+    key: Key = None,
+    status: Annotated[str | None, typer.Option(help="Only keys of this status.")] = None,
+    worst: Annotated[int | None, typer.Option(min=1, help="Only the N keys with the highest error.")] = None,
+    run_id: RunId = None,
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List every known key: its newest published outcome, and which model serves it."""
+    from group_models import api, report
+
+    rows = api.show(spec, key=key, status=status, worst=worst, run_id=run_id, warehouse=warehouse)
+    if as_json:
+        _print_json([report.as_json(row) for row in rows])
+    elif key is not None and rows:
+        _out().print(report.facts_table("Key", report.row_facts(rows[0])))
+    else:
+        _out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows))
+
+
+@app.command()
+def export(
+    spec: SpecArgument,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
+    key: Annotated[str, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')],
+    alias: Annotated[Alias, typer.Option(help="Whose live set.")] = Alias.champion,
+    run_id: RunId = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Write the model of one key as a directory that MLflow loads."""
+    from group_models import api
+    from group_models.adapters.mlflow_models import export_model
+
+    row = api.find_model(spec, key, alias=alias.value, run_id=run_id, warehouse=warehouse)
+    export_model(row, directory)
+    _say(f"wrote {directory}; mlflow.pyfunc.load_model({str(directory)!r}) loads it")
+
+
+@release_app.command("list")
+def release_list(spec: SpecArgument, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """List the release log, oldest first."""
+    from group_models import api, report
+
+    log = api.list_releases(spec, warehouse=warehouse)
+    if as_json:
+        _print_json([report.as_json(entry.row()) for entry in log])
+        return
+    _out().print(report.releases_table(log))
+
+
+@release_app.command("publish")
+def release_publish(
+    spec: SpecArgument,
+    run_id: RunId = None,
+    alias: Annotated[Alias, typer.Option(help="Where to.")] = Alias.champion,
+    force: Annotated[bool, typer.Option("--force", help="Publish in spite of failures or of a rollback.")] = False,  # noqa: FBT002
+    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Publish a run (by default the newest) to an alias."""
+    from group_models import api
+
+    done = api.release(spec, run_id=run_id, alias=alias.value, force=force, note=note, warehouse=warehouse)
+    _say(f"released run {done.run_id} to {done.alias} as {done.release_id}")
+
+
+@release_app.command("rollback")
+def release_rollback(
+    spec: SpecArgument,
+    to: Annotated[str | None, typer.Option(metavar="RELEASE", help="Release to go back to.")] = None,
+    run_id: RunId = None,
+    alias: Annotated[Alias, typer.Option(help="Which alias.")] = Alias.champion,
+    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Go back to an earlier release (by default the one before the last)."""
+    from group_models import api
+
+    done = api.release(spec, "rollback", run_id=run_id, to=to, alias=alias.value, note=note, warehouse=warehouse)
+    _say(f"{done.alias} is back at release {done.target_release_id} ({done.release_id})")
+
+
+def _spec(path: str) -> str:
+    """Let the spec's folder and the working directory serve `source: {python: ...}` and estimators by path."""
+    for folder in (str(Path(path).resolve().parent), str(Path.cwd())):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return path
+
+
+def _out() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; nothing is raised."""
+    warnings.filterwarnings("ignore")
+    try:
+        app(args=list(argv) if argv is not None else None)
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else OK
+    except GroupModelsError as e:
+        _say(f"error: {e}")
+        return REFUSED
+    except Exception as e:  # noqa: BLE001 - the last door: a fault of ours must not pass as success
+        return _internal(e)
+    return OK
+
+
+def _internal(error: Exception) -> int:
+    import traceback
+
+    _say("".join(traceback.format_exception(error)))
+    _say(f"internal error: {type(error).__name__}: {error}")
+    return INTERNAL
+
+
+def entry() -> None:
+    """Run as a console script or a Databricks wheel task, which ignores a returned code but not SystemExit."""
+    if code := main():
+        sys.exit(code)

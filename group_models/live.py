@@ -1,0 +1,196 @@
+"""The live set as it is in the tables: which model serves each key of an alias, and what is known of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from group_models import releases
+from group_models.errors import DataError, StateError
+from group_models.folding import live_set
+from group_models.frames import ColumnKind
+from group_models.keys import KeyKind
+from group_models.manifest import first_rows
+from group_models.ports import Tables, Where
+from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
+
+Alias = Literal["champion", "challenger"]
+
+_FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key")
+_OF_MODEL = ("run_id", "key_id", "finished_at", "model_bytes", "sha256", "rows_used")
+
+
+@dataclasses.dataclass(frozen=True)
+class Live:
+    """Which model serves each key.
+
+    Attributes
+    ----------
+    keys
+        By `key_id`: `model_run_id` (None where no own model serves), `status` and `newest_run_id` of the newest
+        published row, `is_pinned`, `level`, `key` (dict), `key_json`, `trained_at`, `model_bytes`, `sha256`, and
+        `number`, the commit of the model in the store (null where it is not there).
+    run_features
+        Per run that trained a live model, its feature columns and their kinds, in order.
+    key_kinds
+        The key columns and what their values are.
+    """
+
+    keys: pd.DataFrame
+    run_features: Mapping[str, Mapping[str, ColumnKind]]
+    key_kinds: Mapping[str, KeyKind]
+
+    def models(self) -> dict[str, str]:
+        """Return key id to the run of the model that serves it, keys without one left out."""
+        served = self.keys["model_run_id"].dropna()
+        return dict(zip(served.index, served, strict=True))
+
+    def features(self, runs: Sequence[str]) -> dict[str, ColumnKind]:
+        """Return all feature columns that the models of these runs need.
+
+        Raises
+        ------
+        DataError
+            Two runs were trained on one column in two kinds.
+        """
+        union: dict[str, ColumnKind] = {}
+        for run_id in runs:
+            for name, kind in self.run_features[run_id].items():
+                if union.setdefault(name, kind) != kind:
+                    raise DataError(
+                        f"feature column {name!r} is {union[name]} in some live models and {kind} in those of run "
+                        f"{run_id}; retrain the others, or roll back"
+                    )
+        return union
+
+
+def read_releases(tables: Tables, model_set: str) -> list[releases.Release]:
+    """Return the release log of a model set, oldest first."""
+    return releases.releases_from(tables.read(RELEASE, where={"model_set": [model_set]}))
+
+
+def read_runs(tables: Tables, model_set: str) -> pa.Table:
+    """Return the `started` rows of a model set's runs."""
+    return tables.read(RUN, where={"model_set": [model_set], "event": ["started"]})
+
+
+def read_live(
+    tables: Tables, model_set: str, alias: Alias = "champion", as_of: str | dt.datetime | None = None
+) -> Live:
+    """Return the live set of an alias, folded from the release log, now or as of a release or a moment."""
+    log = read_releases(tables, model_set)
+    started = read_runs(tables, model_set)
+    runs = releases.runs_from(started)
+    plan = releases.runs_to_read(log, runs, alias, as_of)
+    pinned = releases.pins(log, alias, as_of)
+    wanted = sorted({*plan.run_ids, *pinned.values()})
+    rows = _manifest_rows(tables, model_set, wanted)
+    folded = live_set(rows, plan, pinned)
+    return _described(tables, model_set, folded, rows, started)
+
+
+def read_without_pins(tables: Tables, model_set: str, as_of: str | None) -> Live:
+    """Return champion's live set without pins: what a run's manifest repeats for keys that it does not decide."""
+    log = read_releases(tables, model_set)
+    started = read_runs(tables, model_set)
+    runs = releases.runs_from(started)
+    plan = releases.runs_to_read(log, runs, "champion", as_of)
+    rows = _manifest_rows(tables, model_set, list(plan.run_ids))
+    return _described(tables, model_set, live_set(rows, plan, {}), rows, started)
+
+
+def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
+    """Return what one run's manifest says serves each key, released or not.
+
+    Raises
+    ------
+    StateError
+        There is no finished run of this id.
+    """
+    rows = _manifest_rows(tables, model_set, [run_id])
+    if rows.empty:
+        known = sorted(set(read_runs(tables, model_set)["run_id"].to_pylist()))
+        said = f"it has {', '.join(known[-5:])}" if known else "it has none"
+        raise StateError(f"model set {model_set} has no run {run_id!r} with a manifest ({said})")
+    rows = rows.drop_duplicates("key_id").set_index("key_id")
+    folded = rows[["model_run_id", "status"]].assign(newest_run_id=run_id, is_pinned=False).reset_index()
+    return _described(tables, model_set, folded, rows.reset_index(), read_runs(tables, model_set))
+
+
+def _manifest_rows(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
+    where: Where = {"model_set": [model_set], "run_id": list(runs)}
+    rows = tables.read(MANIFEST, columns=_FOLDED, where=where) if runs else MANIFEST.empty().select(_FOLDED)
+    return pd.DataFrame(rows.to_pandas(maps_as_pydicts="strict"))
+
+
+def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.DataFrame, started: pa.Table) -> Live:
+    """Add to the folded keys what the manifest says of them and of their models."""
+    known = rows[["key_id", "level", "key"]].drop_duplicates("key_id").set_index("key_id")
+    keys = folded.set_index("key_id").join(known)
+    keys["key_json"] = [_json(key) for key in keys["key"]]
+    runs = sorted(set(keys["model_run_id"].dropna()))
+    of_model = _of_models(tables, model_set, runs)
+    at = pd.MultiIndex.from_arrays([keys["model_run_id"], keys.index])
+    described = of_model.reindex(at)
+    for name in of_model.columns:
+        keys[name] = described[name].to_numpy() if name != "trained_at" else described[name].array
+    info = started.filter(pa.array(np.isin(started["run_id"].to_numpy(zero_copy_only=False), runs)))
+    return Live(keys, _run_features(info), _key_kinds(started))
+
+
+def _json(key: Mapping[str, str | None]) -> str:
+    return json.dumps(dict(key), ensure_ascii=False, separators=(",", ":"))
+
+
+def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
+    """Return by (run, key) what manifest and store know of the models of these runs."""
+    where: Where = {"model_set": [model_set], "run_id": list(runs)}
+    manifest = tables.read(MANIFEST, columns=_OF_MODEL, where=where) if runs else MANIFEST.empty().select(_OF_MODEL)
+    described = manifest.to_pandas().drop_duplicates(["run_id", "key_id"]).set_index(["run_id", "key_id"])
+    columns = ("run_id", "key_id", "part", "number")
+    store = (
+        tables.read(STORE, columns=columns, where={**where, "part": [WHOLE]}) if runs else STORE.empty().select(columns)
+    )
+    numbers = store.to_pandas().groupby(["run_id", "key_id"])["number"].min()
+    described = described.rename(columns={"finished_at": "trained_at"})
+    return pd.DataFrame(described.join(numbers.astype("Int64")))
+
+
+def _run_features(started: pa.Table) -> dict[str, dict[str, ColumnKind]]:
+    pairs = zip(started["run_id"].to_pylist(), started["feature_kinds"].to_pylist(), strict=True)
+    return {run_id: dict(kinds) for run_id, kinds in pairs}
+
+
+def _key_kinds(started: pa.Table) -> dict[str, KeyKind]:
+    newest = started.sort_by("at").to_pylist()
+    return dict(newest[-1]["key_kinds"]) if newest else {}
+
+
+def stored_model(
+    tables: Tables, model_set: str, run_id: str, key_id: str, *, sha256: str | None = None
+) -> dict[str, Any]:
+    """Return the store row of one key's model.
+
+    Parameters
+    ----------
+    sha256
+        The digest that the manifest has; it takes the place of the store's own.
+
+    Raises
+    ------
+    StateError
+        The run has no model of the key.
+    """
+    where: Where = {"model_set": [model_set], "run_id": [run_id], "key_id": [key_id], "part": [WHOLE]}
+    rows = tables.read(STORE, where=where)
+    row = first_rows(rows).to_pylist()[0] if rows.num_rows else {"data": None}
+    if row["data"] is None:
+        raise StateError(f"model set {model_set}, run {run_id}: no model of key {key_id} in the store")
+    return {**row, "sha256": sha256 or row["sha256"]}

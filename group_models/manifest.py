@@ -1,0 +1,137 @@
+"""Plan, store rows and live set to manifest rows: exactly one row per key, and which model serves it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from group_models.errors import StateError
+from group_models.frames import none_where
+from group_models.plans import FITTED
+from group_models.spec import Limits
+from group_models.tables import MANIFEST, WHOLE
+
+FAILED = ("failed", "crashed", "timed_out", "out_of_memory", "model_too_big")
+"""Statuses of keys that were tried and have no new model."""
+
+_FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", "data_fingerprint", "unit", "wave",
+              "train_from", "train_to", "n_parts")  # fmt: skip
+_FROM_STORE = ("error_type", "error_message", "error_stage", "traceback", "rows_used", "estimator", "params",
+               "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "fit_seconds", "attempt",
+               "model_bytes", "sha256", "seed", "started_at", "finished_at")  # fmt: skip
+
+STORE_COLUMNS = ("key_id", "part", "number", "status", "reason", *_FROM_STORE)
+"""What a manifest needs of the store: everything but the models."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunIdentity:
+    """What all manifest rows of a run share."""
+
+    model_set: str
+    run_id: str
+    spec_fingerprint: str
+
+
+def first_rows(store: pa.Table) -> pa.Table:
+    """Return the store rows that count: per key and part the one with the lowest number."""
+    ordered = store.take(
+        pc.sort_indices(store, [("key_id", "ascending"), ("part", "ascending"), ("number", "ascending")])
+    )
+    frame = ordered.select(["key_id", "part"]).to_pandas()
+    return ordered.filter(pa.array(~frame.duplicated().to_numpy()))
+
+
+def missing_keys(plan: pa.Table, store: pa.Table) -> list[str]:
+    """Return the ids of keys that the plan fits and the store has no row of."""
+    fitted = plan.filter(pc.is_in(plan.column("decision"), pa.array(FITTED)))
+    is_there = pc.is_in(fitted.column("key_id"), store.column("key_id").combine_chunks())
+    return fitted.filter(pc.invert(is_there)).column("key_id").to_pylist()  # type: ignore[no-any-return]
+
+
+def compose(plan: pa.Table, store: pa.Table, live: Mapping[str, str], run: RunIdentity) -> pa.Table:
+    """Return the manifest rows of a run, one per row of the plan.
+
+    Parameters
+    ----------
+    plan
+        The plan table's rows of the run.
+    store
+        The run's rows of the store, columns `STORE_COLUMNS`.
+    live
+        Key id to the run whose model served the key when this run started, pins left out.
+
+    Raises
+    ------
+    StateError
+        A key that the plan fits has no outcome: nothing can be released.
+    """
+    if lost := missing_keys(plan, store):
+        raise StateError(
+            f"run {run.run_id}: {len(lost)} of {plan.num_rows} keys have no outcome (first: {', '.join(lost[:5])}); "
+            f"run `group-models train SPEC --run-id {run.run_id}` again to train them"
+        )
+    store = first_rows(store.filter(pc.equal(store.column("part"), WHOLE)))
+    at = pd.Index(store.column("key_id").to_pandas()).get_indexer(pd.Index(plan.column("key_id").to_pandas()))
+    outcome = store.take(pa.array(at, mask=at < 0))
+    decision = plan.column("decision").to_pandas().to_numpy(dtype=object)
+    is_fitted = np.isin(decision.astype(str), FITTED)
+    status = np.where(is_fitted, outcome.column("status").to_pandas().to_numpy(dtype=object), decision)
+    columns = {name: plan.column(name) for name in _FROM_PLAN} | {name: outcome.column(name) for name in _FROM_STORE}
+    columns |= _serving(plan, status, live, run.run_id)
+    columns["status"] = pa.array(status, pa.string())
+    columns["policy"] = pa.array(none_where(decision, ~is_fitted), pa.string())
+    columns["reason"] = _reasons(plan.column("reason"), outcome.column("reason"))
+    for name in ("model_set", "run_id", "spec_fingerprint"):
+        columns[name] = pa.array([getattr(run, name)] * plan.num_rows, pa.string())
+    return MANIFEST.conform(pa.table(columns))
+
+
+def _serving(
+    plan: pa.Table, status: npt.NDArray[np.object_], live: Mapping[str, str], run_id: str
+) -> dict[str, pa.Array]:
+    """Return what serves each key: the new model, the one that served before, or none."""
+    before = [live.get(key_id) for key_id in plan.column("key_id").to_pylist()]
+    is_new = status == "trained"
+    model_run = np.where(is_new, run_id, np.array(before, dtype=object))
+    serves = np.where(is_new, "new", np.where(pd.isna(model_run), "none", "previous"))
+    return {"serves": pa.array(serves, pa.string()), "model_run_id": pa.array(model_run, pa.string())}
+
+
+def _reasons(planned: pa.ChunkedArray, happened: pa.ChunkedArray) -> pa.Array:
+    both = [
+        "; ".join(said for said in pair if said) or None
+        for pair in zip(planned.to_pylist(), happened.to_pylist(), strict=True)
+    ]
+    return pa.array(both, pa.string())
+
+
+def count_statuses(manifest: pa.Table) -> dict[str, int]:
+    """Return keys by status, most first."""
+    counts = pc.value_counts(manifest.column("status").combine_chunks()).to_pylist()
+    return {c["values"]: c["counts"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))}
+
+
+def release_refusal(counts: Mapping[str, int], limits: Limits) -> str | None:
+    """Return why a run with these outcomes must not be published by itself, or None.
+
+    Of the keys that were tried (trained or failed), the failed ones may be at most `max_failed_share`, unless
+    they are no more than `max_failed_keys`; and at least one must have succeeded where one was tried.
+    """
+    failed = {status: counts[status] for status in FAILED if counts.get(status)}
+    bad, good = sum(failed.values()), counts.get("trained", 0)
+    named = ", ".join(f"{count} {status}" for status, count in failed.items())
+    if bad and not good:
+        return f"none of {bad} keys could be trained ({named})"
+    if bad > limits.max_failed_keys and bad > limits.max_failed_share * (bad + good):
+        return (
+            f"{bad} of {bad + good} keys failed ({named}): over max_failed_share {limits.max_failed_share:.0%} "
+            f"and max_failed_keys {limits.max_failed_keys}"
+        )
+    return None

@@ -1,0 +1,117 @@
+"""A spec against its source: everything that is checked and planned before anything is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from group_models.adapters import spark_columns, spark_sizes, spark_source
+from group_models.checking import features_of
+from group_models.errors import SpecError
+from group_models.estimators import EstimatorSettings, Features
+from group_models.frames import Roles, check_columns, roles
+from group_models.live import read_without_pins
+from group_models.planning import SIZES, Costs, plan_keys
+from group_models.plans import Plan
+from group_models.ports import SparkFrame, SparkSession, Tables
+from group_models.registry import check_settings, make_family
+from group_models.spec import Spec
+from group_models.tables import moment
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A spec against its source, checked: all that is needed before the first Spark job."""
+
+    spec: Spec
+    where: str | None
+    tables: Tables
+    spark: SparkSession
+    frame: SparkFrame
+    roles: Roles
+    key_types: Mapping[str, str]
+    features: Features
+    estimator: EstimatorSettings
+
+    def rows(self, *, scoped: bool = True) -> SparkFrame:
+        """Return the fit's columns of the source, those of the scope only where `scoped`."""
+        frame = self.frame.where(self.where) if scoped and self.where else self.frame
+        return spark_columns.fit_columns(frame, self.roles)
+
+
+def prepare(spec: Spec, tables: Tables, spark: SparkSession, where: str | None = None) -> Prepared:
+    """Open the source and check everything that can be checked without a Spark job.
+
+    Raises
+    ------
+    SpecError
+        Every mistake at once: columns, types, estimator, scope.
+    DataError
+        The source cannot be opened.
+    """
+    estimator = estimator_settings(spec)
+    frame = spark_source.open_source(spark, spec.source)
+    columns = spark_columns.column_types(frame)
+    mistakes = check_columns(
+        columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column
+    )
+    kinds = roles(columns, keys=(), features=[f for f in spec.features if f in columns], target="", time_column=None)
+    features = features_of(kinds.features)
+    mistakes += check_settings(estimator, features)
+    if mistakes:
+        raise SpecError(mistakes)
+    checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
+    key_types = {name: columns[name] for name in spec.keys}
+    where = where.strip() if where and where.strip() else None
+    if where:
+        spark_source.check_predicate(spark, where, key_types)
+    return Prepared(spec, where, tables, spark, frame, checked, key_types, features, estimator)
+
+
+def estimator_settings(spec: Spec) -> EstimatorSettings:
+    """Return the estimator as the spec says it."""
+    return EstimatorSettings(**dict(spec.estimator))
+
+
+def make_plan(prepared: Prepared, base_release: str | None) -> tuple[Plan, int | None]:
+    """Measure the source and plan; nothing is written. Returns the plan and the holdout's first moment in micros."""
+    spec = prepared.spec
+    sizes = _with_vanished(prepared, spark_sizes.measure(prepared.rows(), prepared.roles), base_release)
+    cutoff = None
+    if spec.holdout_by == "time":
+        cutoff = spark_sizes.measure_cutoff(prepared.rows(scoped=False), spec.holdout.share)
+    family = make_family(prepared.estimator, prepared.features)
+    costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
+    slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
+    plan = plan_keys(sizes, spec, costs, slots=slots)
+    return dataclasses.replace(plan, holdout=_holdout_words(spec, cutoff)), cutoff
+
+
+def _holdout_words(spec: Spec, cutoff: int | None) -> str:
+    if spec.holdout_by == "none":
+        return "none: no metrics"
+    if spec.holdout_by == "hash":
+        why = " (the spec has no time_column)" if spec.holdout.by == "time" else ""
+        return f"{spec.holdout.share:.0%} of the rows by hash{why}"
+    if cutoff is None:
+        return "none: all rows have one time, or there are none"
+    return f"rows from {moment(cutoff):%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all"
+
+
+def _with_vanished(prepared: Prepared, sizes: pa.Table, base_release: str | None) -> pa.Table:
+    """Add keys in scope that had a model and have no rows now."""
+    live = read_without_pins(prepared.tables, prepared.spec.model_set, base_release)
+    known = live.keys[live.keys["model_run_id"].notna()]
+    gone = known[~known.index.isin(sizes["key_id"].to_pandas())].reset_index()
+    if prepared.where and len(gone):
+        inside = spark_source.keys_in_scope(prepared.spark, prepared.where, prepared.key_types, gone)
+        gone = gone[gone["key_id"].isin(inside)]
+    if gone.empty:
+        return sizes
+    columns = {name: pa.array(gone[name]) for name in ("key_id", "level")}
+    columns["key"] = pa.array([list(key.items()) for key in gone["key"]], sizes.schema.field("key").type)
+    columns |= {name: pa.array([0] * len(gone), pa.int64()) for name in ("rows", "usable_rows", "bytes")}
+    nulls = {f.name: pa.nulls(len(gone), f.type) for f in SIZES if f.name not in columns}
+    return pa.concat_tables([sizes, pa.table(columns | nulls).select(sizes.column_names).cast(sizes.schema)])

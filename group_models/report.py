@@ -1,0 +1,94 @@
+"""Plans, runs and manifest rows as people read them: lines and tables for a terminal, a table for a notebook."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from group_models.keys import show_key
+from group_models.releases import Release
+
+ROW_COLUMNS = ("key", "status", "serves", "model_run_id", "rows", "mae", "median's mae", "reason")
+
+
+def facts_table(title: str, facts: Mapping[str, str]) -> RichTable:
+    """Return facts as a terminal table."""
+    table = RichTable(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in facts.items():
+        table.add_row(name, plain(text))
+    return table
+
+
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> RichTable:
+    """Return manifest rows as a terminal table, the columns that a person asks for first."""
+    table = RichTable(title=title, title_justify="left", pad_edge=False)
+    for name in ROW_COLUMNS:
+        is_number = name in ("rows", "mae", "median's mae")
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    metric = _number((row["metrics"] or {}).get("mae"))
+    baseline = _number((row["baseline_metrics"] or {}).get("mae"))
+    texts = [
+        show_key(row["key"]),
+        row["status"],
+        row["serves"],
+        row["model_run_id"] or "",
+        f"{row['rows'] or 0:,}",
+    ]
+    return [plain(text) for text in [*texts, metric, baseline, row["reason"] or ""]]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def plain(text: str) -> Text:
+    """Return text that rich prints as it is, brackets included."""
+    return Text(text)
+
+
+def row_facts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return one manifest row as fact and text, columns without a value left out."""
+    facts = {}
+    for name, value in row.items():
+        if value is None or value == {}:
+            continue
+        if name == "key":
+            facts[name] = show_key(value)
+        elif isinstance(value, dict):
+            facts[name] = ", ".join(f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
+        else:
+            facts[name] = str(value)
+    return facts
+
+
+def releases_table(log: Sequence[Release]) -> RichTable:
+    """Return a release log as a terminal table, oldest first."""
+    table = RichTable(title=f"{len(log)} release(s)", title_justify="left", pad_edge=False)
+    columns = ("release_id", "alias", "action", "run_id", "target_release_id", "at", "by", "note")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for release in log:
+        row = release.row()
+        table.add_row(*[plain("" if row[name] is None else str(row[name])) for name in columns])
+    return table
+
+
+def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its times as ISO text and its binary columns left out."""
+    return {
+        name: value.isoformat() if isinstance(value, dt.datetime) else value
+        for name, value in row.items()
+        if not isinstance(value, bytes)
+    }

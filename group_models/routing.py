@@ -1,0 +1,163 @@
+"""Predict a mixed frame: each model just before its rows, each model loaded once, statuses per row."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from group_models.artifacts import StoredModel, load_model
+from group_models.estimators import one_thread
+from group_models.frames import ColumnKind
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Codes: TypeAlias = npt.NDArray[np.int32]
+ScoreStatus: TypeAlias = Literal[
+    "scored", "parent", "unseen_key", "no_model", "null_key", "bad_input", "model_failed", "too_old"
+]
+
+SCORE_STATUSES: tuple[ScoreStatus, ...] = (
+    "scored", "parent", "unseen_key", "no_model", "null_key", "bad_input", "model_failed", "too_old",
+)  # fmt: skip
+"""What became of a scored row; workers send the place in this tuple."""
+
+SCORED, BAD_INPUT, MODEL_FAILED = (SCORE_STATUSES.index(s) for s in ("scored", "bad_input", "model_failed"))
+
+NO_MODEL = -1
+"""`model_ix` of rows without a model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The feature columns of one run's models and where they are among the frame's feature columns."""
+
+    features: Mapping[str, ColumnKind]
+    positions: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelRow:
+    """One model as its store row has it; `label` names key and run in messages."""
+
+    data: bytes
+    data_file: str
+    format: int
+    sha256: str
+    label: str
+
+    def load(self) -> StoredModel:
+        """Return the model ready to predict.
+
+        Raises
+        ------
+        ModelError
+            The bytes are not those of the manifest, or their format is not known.
+        """
+        return load_model(self.data, format=self.format, data_file=self.data_file, sha256=self.sha256, what=self.label)
+
+
+@dataclasses.dataclass
+class Router:
+    """Predict batches that are sorted by model, each model's own row before its data rows.
+
+    It holds one model at a time, so that its memory is one batch and one model.
+
+    Attributes
+    ----------
+    inputs
+        Per run code, the features of the run's models.
+    loads
+        Models loaded so far.
+    """
+
+    inputs: Mapping[int, Inputs]
+    loads: int = 0
+    _ix: int = NO_MODEL
+    _run: int = 0
+    _stored: ModelRow | None = None
+    _model: StoredModel | None = None
+
+    def predict(self, batch: pd.DataFrame, features: list[str]) -> tuple[Floats, Codes]:
+        """Return prediction and status code per row of a batch, model rows included (NaN and 0 there).
+
+        Parameters
+        ----------
+        batch
+            `model_ix int, is_data bool, run_ix int, format, data_file, sha256, data` (null on data rows) and the
+            feature columns.
+        features
+            Names of all feature columns of the batch; `Inputs.positions` point into them.
+        """
+        prediction = np.full(len(batch), np.nan)
+        status = np.full(len(batch), SCORED, dtype=np.int32)
+        ix, is_data = batch["model_ix"].to_numpy(), batch["is_data"].to_numpy()
+        edges = np.flatnonzero((np.diff(ix) != 0) | (np.diff(is_data.astype(np.int8)) != 0)) + 1
+        for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(batch)], strict=True):
+            if not is_data[start]:
+                self._take(batch.iloc[start])
+            elif ix[start] != NO_MODEL:
+                rows = slice(start, end)
+                prediction[rows], status[rows] = self._predict_rows(int(ix[start]), batch, features, rows)
+        return prediction, status
+
+    def _take(self, row: pd.Series[Any]) -> None:
+        self._ix, self._run, self._model = int(row["model_ix"]), int(row["run_ix"]), None
+        label = f"model {row['model_ix']} of run {row['run_ix']}"
+        self._stored = ModelRow(row["data"], row["data_file"], int(row["format"]), row["sha256"], label)
+
+    def _predict_rows(self, ix: int, batch: pd.DataFrame, features: list[str], rows: slice) -> tuple[Any, Any]:
+        if ix != self._ix or self._stored is None:
+            return np.nan, MODEL_FAILED
+        inputs = self.inputs[self._run]
+        columns = {
+            name: batch[features[i]].to_numpy()[rows] for name, i in zip(inputs.features, inputs.positions, strict=True)
+        }
+        if self._model is None:
+            self.loads += 1
+        self._model = self._model or _loaded(self._stored)
+        return predict_rows(self._model, _frame(columns, inputs.features))
+
+
+def _loaded(stored: ModelRow) -> StoredModel | None:
+    """Return the model, or None where it cannot be loaded: one broken model must not stop the others' rows."""
+    try:
+        return stored.load()
+    except Exception:  # noqa: BLE001 - whatever a stored model raises, its own rows are `model_failed`
+        return None
+
+
+def _frame(columns: Mapping[str, npt.NDArray[Any]], kinds: Mapping[str, ColumnKind]) -> pd.DataFrame:
+    if all(kind == "numeric" for kind in kinds.values()):
+        return pd.DataFrame(np.column_stack(list(columns.values())), columns=list(columns))
+    return pd.DataFrame(columns)
+
+
+def predict_rows(model: StoredModel | None, x: pd.DataFrame) -> tuple[Floats, Codes]:
+    """Return prediction and status code per row; a row that its model refuses is `bad_input`, by itself."""
+    try:
+        prediction = None if model is None else np.asarray(model.predict(x), dtype=np.float64)
+    except Exception:  # noqa: BLE001 - user code: its rows get a status
+        prediction = None
+    if prediction is None or prediction.shape != (len(x),):
+        return np.full(len(x), np.nan), np.full(len(x), MODEL_FAILED, dtype=np.int32)
+    is_finite = np.isfinite(prediction)
+    return np.where(is_finite, prediction, np.nan), np.where(is_finite, SCORED, BAD_INPUT).astype(np.int32)
+
+
+def predict_stream(
+    batches: Iterable[pd.DataFrame],
+    inputs: Mapping[int, Inputs],
+    features: list[str],
+    answer: Callable[[pd.DataFrame, Floats, Codes], pd.DataFrame],
+) -> Iterator[pd.DataFrame]:
+    """Predict the batches of one partition and yield one answer per batch; no batches, no answers."""
+    router = Router(inputs)
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch in batches:
+            yield answer(batch, *router.predict(batch, features))

@@ -1,0 +1,103 @@
+"""Spark sessions for the tests: a classic one and a Connect one over one server, in this process.
+
+pyspark goes by an environment variable when it builds the expressions of one kind or the other. So each test
+runs as one kind: as Connect where it is marked `connect`, as classic otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from group_models.ports import SparkSession
+
+_CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+_MARKS = {"spark": pytest.mark.spark, "connect_spark": pytest.mark.connect}
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the session that it asks for, so that nobody can forget it."""
+    for item in items:
+        for fixture, mark in _MARKS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let pyspark take this test as one of the kind that it is marked as."""
+    os.environ.pop(_CONNECT_MODE, None)
+    if item.get_closest_marker("connect"):
+        os.environ[_CONNECT_MODE] = "1"
+
+
+@pytest.fixture(scope="session")
+def connect_port() -> int:
+    """A free port for the Connect server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def _classic(tmp_path_factory: pytest.TempPathFactory, connect_port: int) -> Iterator[SparkSession]:
+    """A classic session on two cores, with a Connect server as a plugin of the same driver."""
+    from pyspark.sql import SparkSession
+
+    options = {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(connect_port),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    mode = os.environ.pop(_CONNECT_MODE, None)
+    session = SparkSession.builder.master("local[2]").appName("tests").config(map=options).getOrCreate()
+    if mode is not None:
+        os.environ[_CONNECT_MODE] = mode
+    yield session
+    os.environ.pop(_CONNECT_MODE, None)
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(_classic: SparkSession) -> SparkSession:
+    """A classic session."""
+    return _classic
+
+
+@pytest.fixture(scope="session")
+def connect_spark(_classic: SparkSession, connect_port: int) -> Iterator[SparkSession]:
+    """A Connect session."""
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{connect_port}").create()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("spark", marks=pytest.mark.spark),
+        pytest.param("connect_spark", marks=pytest.mark.connect),
+    ]
+)
+def any_spark(request: pytest.FixtureRequest) -> SparkSession:
+    """Each kind of session in turn."""
+    return request.getfixturevalue(request.param)
