@@ -63,7 +63,7 @@ def plan(
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), where)
     log = read_releases(tables, checked.model_set)
-    return make_plan(prepared, log[-1].release_id if log else None)[0]
+    return make_plan(prepared, log[-1].release_id if log else None)
 
 
 def train(

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from group_models.estimators import (
+    IMPUTE,
     EstimatorSettings,
     Features,
     Fitted,
@@ -164,8 +165,22 @@ class SklearnFamily:
         if self.features.text and self.recipe.preparation == "native":
             estimator.set_params(categorical_features=list(range(len(self.features.text))))
         model = self._pipeline(x, estimator)
-        model.fit(x, y)
-        return Fitted(PickledPredictor(model), params | _stopped(estimator), rows_used=len(x))
+        with _without_checks():
+            if self._is_plain:
+                model.fit(x.to_numpy(), y)
+                model[0].feature_names_in_ = x.columns.to_numpy(dtype=object)
+            else:
+                model.fit(x, y)
+        return Fitted(PickledPredictor(model, is_importable=True), params | _stopped(estimator), rows_used=len(x))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the model is a pipeline on numbers only.
+
+        Such a one is fitted on the array and told the names afterwards: the same model, without the checks that
+        scikit-learn makes per column of a frame, which take longer than the fit of a small key (1.5 to 1.7).
+        """
+        return not self.features.text and self.recipe.preparation in ("scaled", "imputed")
 
     def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
         """Fit again, on these rows."""
@@ -195,6 +210,13 @@ class SklearnFamily:
         return Pipeline([("columns", _columns(x, self.features, preparation, estimator)), (self.name, estimator)])
 
 
+def _without_checks() -> Any:
+    """Leave out what scikit-learn checks again per fit: parameters (checked on the driver) and finite values."""
+    import sklearn
+
+    return sklearn.config_context(assume_finite=True, skip_parameter_validation=True)
+
+
 def _stopped(estimator: Any) -> dict[str, str]:
     """Return the rounds that were fitted, where the estimator stopped by itself before the last."""
     rounds = getattr(estimator, "n_iter_", None) or getattr(estimator, "n_estimators_", None)
@@ -208,7 +230,7 @@ def _numeric_steps(preparation: Preparation) -> list[tuple[str, Any]]:
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
-    impute = ("impute", SimpleImputer(strategy="median", keep_empty_features=True))
+    impute = (IMPUTE, SimpleImputer(strategy="median", keep_empty_features=True))
     return [impute, ("scale", StandardScaler())] if preparation == "scaled" else [impute]
 
 

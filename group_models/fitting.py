@@ -55,12 +55,13 @@ class FitSettings:
 
 @dataclasses.dataclass(frozen=True)
 class KeyRows:
-    """One key of a unit: who it is, and its rows in their order."""
+    """One key of a unit: who it is, and its rows in their order; `numbers` are the numeric features of `x`."""
 
     key_id: str
     key: str
     unit: int | None
     x: pd.DataFrame
+    numbers: Floats
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
 
@@ -105,38 +106,45 @@ def _keys(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) 
     """Yield the keys of a unit with their rows ordered by time and row hash, whatever order they came in."""
     index = frame["key_index"].to_numpy(np.int32)
     order = np.lexsort((frame["row_hash"].to_numpy(np.int64), frame["time_us"].to_numpy(np.int64), index))
-    x = _feature_block(frame, settings.features, order)
+    numbers = _numbers(frame, settings.features, order)
+    x = _feature_block(frame, settings.features, order, numbers)
     y = frame["y"].to_numpy(np.float64)[order]
     is_holdout = frame["is_holdout"].to_numpy(np.bool_)[order]
     index = index[order]
     references = references.sort_values("key_index")
     wanted = references["key_index"].to_numpy(np.int32)
     starts, ends = np.searchsorted(index, wanted, "left"), np.searchsorted(index, wanted, "right")
-    units = references["unit"].tolist() if "unit" in references else [None] * len(wanted)
+    units = references["unit"].astype("Int32").tolist() if "unit" in references else [None] * len(wanted)
     for key_id, key, unit, start, end in zip(
         references["key_id"], references["key"], units, starts.tolist(), ends.tolist(), strict=True
     ):
         rows = slice(start, end)
-        yield KeyRows(key_id, key, None if unit is None else int(unit), x.iloc[rows], y[rows], is_holdout[rows])
+        yield KeyRows(key_id, key, unit, x.iloc[rows], numbers[rows], y[rows], is_holdout[rows])
+
+
+def _numbers(frame: pd.DataFrame, features: Mapping[str, ColumnKind], order: npt.NDArray[np.intp]) -> Floats:
+    """Return the numeric features as one ordered block of float64, shape (rows, numeric features)."""
+    columns = [f"f{i}" for i, kind in enumerate(features.values()) if kind == "numeric"]
+    values = np.empty((len(order), len(columns)), dtype=np.float64)
+    for i, column in enumerate(columns):
+        values[:, i] = frame[column].to_numpy(np.float64, na_value=np.nan)[order]
+    return values
 
 
 def _feature_block(
-    frame: pd.DataFrame, features: Mapping[str, ColumnKind], order: npt.NDArray[np.intp]
+    frame: pd.DataFrame, features: Mapping[str, ColumnKind], order: npt.NDArray[np.intp], numbers: Floats
 ) -> pd.DataFrame:
-    """Return the features under their own names, ordered, the numeric ones as one block of float64."""
-    short = {name: f"f{i}" for i, name in enumerate(features)}
-    numeric = [name for name, kind in features.items() if kind == "numeric"]
-    values = np.empty((len(order), len(numeric)), dtype=np.float64)
-    for i, name in enumerate(numeric):
-        values[:, i] = frame[short[name]].to_numpy(np.float64, na_value=np.nan)[order]
-    block = pd.DataFrame(values, columns=numeric)
-    if len(numeric) == len(features):
-        return block
-    for name in features:
-        if name not in numeric:
-            text = frame[short[name]].to_numpy(dtype=object)[order]
+    """Return all features under their own names in declared order; without text it is a view of the numbers."""
+    block = pd.DataFrame(numbers, columns=_numeric(features))
+    for i, (name, kind) in enumerate(features.items()):
+        if kind == "text":
+            text = frame[f"f{i}"].to_numpy(dtype=object)[order]
             block[name] = none_where(text, pd.isna(text))
-    return block[list(features)]
+    return block if len(_numeric(features)) == len(features) else block[list(features)]
+
+
+def _numeric(features: Mapping[str, ColumnKind]) -> list[str]:
+    return [name for name, kind in features.items() if kind == "numeric"]
 
 
 def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> dict[str, Any]:
@@ -149,7 +157,9 @@ def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> dict[str, A
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the one catch-all: a failure is a row, not a dead night
         summary = error_summary(error, progress.stage)
         outcome = {"status": "failed", **dataclasses.asdict(summary)}
-        outcome["reason"] = f"{summary.error_stage}: {summary.error_type}: {summary.error_message}{_hint(key)}"
+        outcome["reason"] = (
+            f"{summary.error_stage}: {summary.error_type}: {summary.error_message}{_hint(key, settings)}"
+        )
     return {
         "key_id": key.key_id,
         "part": WHOLE,
@@ -174,7 +184,7 @@ class _Progress:
 
 
 def _train_key(key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress) -> dict[str, Any]:
-    _check_rows(key, family)
+    _check_rows(key, family, settings)
     train, holdout, reason = _split(key, settings)
     progress.stage = "fit"
     fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed)
@@ -195,23 +205,18 @@ def _train_key(key: KeyRows, family: Family, settings: FitSettings, seed: int, p
     }
 
 
-def _hint(key: KeyRows) -> str:
-    """Return which columns hold infinite values: the commonest cause of a failure whose message names no column."""
-    said = _infinite(key.x, float32=False)
+def _hint(key: KeyRows, settings: FitSettings) -> str:
+    """Return which columns hold infinite values: the commonest cause of a failure that names no column."""
+    said = infinite_columns(key.numbers, _numeric(settings.features), float32=False)
     return f" (infinite values in {', '.join(map(repr, said))})" if said else ""
 
 
-def _infinite(x: pd.DataFrame, *, float32: bool) -> list[str]:
-    numeric = x.select_dtypes("number")
-    return infinite_columns(numeric.to_numpy(), list(numeric.columns), float32=float32)
-
-
-def _check_rows(key: KeyRows, family: Family) -> None:
+def _check_rows(key: KeyRows, family: Family, settings: FitSettings) -> None:
     if not len(key.y):
         raise FitError("no row of the key reached the fit; a sample of identical rows can be empty: `oversize: skip`")
     if family.takes_infinity:
         return
-    if said := _infinite(key.x, float32=family.takes_float32):
+    if said := infinite_columns(key.numbers, _numeric(settings.features), float32=family.takes_float32):
         raise FitError(f"infinite values in {', '.join(map(repr, said))}; make them null or finite in the source")
 
 

@@ -35,7 +35,7 @@ def live_set(rows: pd.DataFrame, plan: FoldPlan, pinned: Mapping[str, str]) -> p
     pandas.DataFrame
         One row per key: `key_id`; `model_run_id`, the run that trained the model that serves, None where the
         key has no model of its own; `newest_run_id`, the run that started last and has a row for the key, and
-        `status`, that row's (both None for a key that only pinned runs know); `is_pinned`.
+        `status`, that row's (both None for a key that none but pinned runs know); `is_pinned`.
 
     Raises
     ------

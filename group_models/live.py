@@ -115,7 +115,7 @@ def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
         There is no finished run of this id.
     """
     rows = _manifest_rows(tables, model_set, [run_id])
-    if rows.empty:
+    if rows.empty and not tables.numbers(MANIFEST, model_set=model_set, owner=run_id):
         known = sorted(set(read_runs(tables, model_set)["run_id"].to_pylist()))
         said = f"it has {', '.join(known[-5:])}" if known else "it has none"
         raise StateError(f"model set {model_set} has no run {run_id!r} with a manifest ({said})")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import pyarrow.compute as pc
 
 from group_models.keys import show_key
 from group_models.packing import makespan
+from group_models.tables import PLAN
 from group_models.texts import counts_text, facts_html
 
 FITTED = ("whole", "sampled", "salted")
@@ -27,16 +30,34 @@ class Plan:
     Attributes
     ----------
     keys
-        Columns of the plan table without `model_set` and `run_id`, one row per key, ordered by key id.
+        One row per key, ordered by key id: the columns of the plan table that differ from key to key.
     slots
         Tasks that run at the same time.
     holdout
         How the holdout is chosen, in words.
+    holdout_from
+        First moment of the holdout, where it is by time.
     """
 
     keys: pa.Table
     slots: int
     holdout: str = ""
+    holdout_from: dt.datetime | None = None
+
+    @classmethod
+    def of_rows(cls, rows: pa.Table, *, slots: int) -> Self:
+        """Return the plan that rows of the plan table hold, those of one run."""
+        moments = rows["holdout_from"].drop_null()
+        names = [name for name in PLAN.names if name not in ("model_set", "run_id", "holdout_from")]
+        return cls(rows.select(names), slots, holdout_from=moments[0].as_py() if len(moments) else None)
+
+    def rows(self, model_set: str, run_id: str) -> pa.Table:
+        """Return the plan as rows of the plan table."""
+        shared = {"model_set": model_set, "run_id": run_id, "holdout_from": self.holdout_from}
+        columns = {name: self.keys[name] for name in self.keys.column_names}
+        for name, value in shared.items():
+            columns[name] = pa.array([value] * self.keys.num_rows, PLAN.arrow_schema.field(name).type)
+        return PLAN.conform(pa.table(columns))
 
     @property
     def is_fitted(self) -> npt.NDArray[np.bool_]:

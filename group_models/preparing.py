@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -75,8 +76,8 @@ def estimator_settings(spec: Spec) -> EstimatorSettings:
     return EstimatorSettings(**dict(spec.estimator))
 
 
-def make_plan(prepared: Prepared, base_release: str | None) -> tuple[Plan, int | None]:
-    """Measure the source and plan; nothing is written. Returns the plan and the holdout's first moment in micros."""
+def make_plan(prepared: Prepared, base_release: str | None) -> Plan:
+    """Measure the source and plan; nothing is written."""
     spec = prepared.spec
     sizes = _with_vanished(prepared, spark_sizes.measure(prepared.rows(), prepared.roles), base_release)
     cutoff = None
@@ -86,18 +87,19 @@ def make_plan(prepared: Prepared, base_release: str | None) -> tuple[Plan, int |
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     plan = plan_keys(sizes, spec, costs, slots=slots)
-    return dataclasses.replace(plan, holdout=_holdout_words(spec, cutoff)), cutoff
+    holdout_from = None if cutoff is None else moment(cutoff)
+    return dataclasses.replace(plan, holdout=_holdout_words(spec, holdout_from), holdout_from=holdout_from)
 
 
-def _holdout_words(spec: Spec, cutoff: int | None) -> str:
+def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:
     if spec.holdout_by == "none":
         return "none: no metrics"
     if spec.holdout_by == "hash":
         why = " (the spec has no time_column)" if spec.holdout.by == "time" else ""
         return f"{spec.holdout.share:.0%} of the rows by hash{why}"
-    if cutoff is None:
+    if holdout_from is None:
         return "none: all rows have one time, or there are none"
-    return f"rows from {moment(cutoff):%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all"
+    return f"rows from {holdout_from:%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all"
 
 
 def _with_vanished(prepared: Prepared, sizes: pa.Table, base_release: str | None) -> pa.Table:

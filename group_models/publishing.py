@@ -13,7 +13,7 @@ from group_models.manifest import count_statuses, release_refusal
 from group_models.ports import LOG_OWNER, Commit, Tables
 from group_models.releases import Act, Release
 from group_models.spec import Limits
-from group_models.tables import MANIFEST, RELEASE, RUN
+from group_models.tables import MANIFEST, PLAN, RELEASE
 
 _TRIES = 50
 """Appends to the log that may lose the race for a place before we give up."""
@@ -95,9 +95,9 @@ def manifest_counts(tables: Tables, model_set: str, run_id: str) -> dict[str, in
             raise StateError(f"run {run_id} has no manifest yet; `train SPEC --run-id {run_id}` finishes it")
         said = f"the newest are {', '.join(known[-5:])}" if known else "it has none"
         raise StateError(f"model set {model_set} has no run {run_id!r} ({said})")
-    planned = tables.read(RUN, columns=["event", "keys"], where={**where, "event": ["started"]})["keys"].to_pylist()
-    if planned and planned[0] != statuses.num_rows:
-        raise StateError(f"run {run_id}: {planned[0]} keys in, {statuses.num_rows} manifest rows out; not released")
+    planned = tables.read(PLAN, columns=["key_id"], where=where).num_rows
+    if planned != statuses.num_rows:
+        raise StateError(f"run {run_id}: {planned} keys in, {statuses.num_rows} manifest rows out; not released")
     return count_statuses(statuses)
 
 

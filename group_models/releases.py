@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from group_models.errors import StateError
 from group_models.tables import utc_now
+from group_models.texts import facts_html
 
 Action: TypeAlias = Literal["publish", "rollback", "adopt", "pin", "unpin", "mirror"]
 
@@ -45,7 +46,7 @@ class Act:
     registered_version: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Release(Act):
     """One row of the release log."""
 
@@ -55,6 +56,19 @@ class Release(Act):
     def row(self) -> dict[str, Any]:
         """Return the release as a row of its table."""
         return dataclasses.asdict(self)
+
+    def facts(self) -> dict[str, str]:
+        """Return the release as fact and text, columns without a value left out."""
+        return {name: str(value) for name, value in self.row().items() if value is not None}
+
+    def __repr__(self) -> str:
+        """Return the release in one line."""
+        subject = {"run": self.run_id, "release": self.target_release_id, "key": self.key_id}
+        what = ", ".join(f"{name} {value}" for name, value in subject.items() if value is not None)
+        return f"Release({self.release_id}: {self.action} {what} for {self.alias} of {self.model_set})"
+
+    def _repr_html_(self) -> str:
+        return facts_html(f"Release {self.release_id} of {self.model_set}", self.facts())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,9 +265,3 @@ def _known(releases: Sequence[Release]) -> str:
         return "there is none yet"
     listed = ", ".join(f"{release.release_id} ({release.action})" for release in newest)
     return f"the newest are {listed}"
-
-
-def __getattr__(name):  # TEMPORARY, gone when the split into folding.py is reported
-    from group_models import folding
-
-    return getattr(folding, name)

@@ -81,6 +81,7 @@ class Router:
     _run: int = 0
     _stored: ModelRow | None = None
     _model: StoredModel | None = None
+    _is_loaded: bool = False
 
     def predict(self, batch: pd.DataFrame, features: list[str]) -> tuple[Floats, Codes]:
         """Return prediction and status code per row of a batch, model rows included (NaN and 0 there).
@@ -96,31 +97,32 @@ class Router:
         prediction = np.full(len(batch), np.nan)
         status = np.full(len(batch), SCORED, dtype=np.int32)
         ix, is_data = batch["model_ix"].to_numpy(), batch["is_data"].to_numpy()
+        frames: dict[int, pd.DataFrame] = {}
         edges = np.flatnonzero((np.diff(ix) != 0) | (np.diff(is_data.astype(np.int8)) != 0)) + 1
         for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(batch)], strict=True):
             if not is_data[start]:
                 self._take(batch.iloc[start])
-            elif ix[start] != NO_MODEL:
-                rows = slice(start, end)
-                prediction[rows], status[rows] = self._predict_rows(int(ix[start]), batch, features, rows)
+            elif ix[start] != self._ix or self._stored is None:
+                status[start:end] = SCORED if ix[start] == NO_MODEL else MODEL_FAILED
+            else:
+                if self._run not in frames:
+                    frames[self._run] = _input_frame(batch, features, self.inputs[self._run])
+                x = frames[self._run].iloc[start:end]
+                prediction[start:end], status[start:end] = predict_rows(self._loaded_model(), x)
         return prediction, status
 
     def _take(self, row: pd.Series[Any]) -> None:
         self._ix, self._run, self._model = int(row["model_ix"]), int(row["run_ix"]), None
         label = f"model {row['model_ix']} of run {row['run_ix']}"
         self._stored = ModelRow(row["data"], row["data_file"], int(row["format"]), row["sha256"], label)
+        self._is_loaded = False
 
-    def _predict_rows(self, ix: int, batch: pd.DataFrame, features: list[str], rows: slice) -> tuple[Any, Any]:
-        if ix != self._ix or self._stored is None:
-            return np.nan, MODEL_FAILED
-        inputs = self.inputs[self._run]
-        columns = {
-            name: batch[features[i]].to_numpy()[rows] for name, i in zip(inputs.features, inputs.positions, strict=True)
-        }
-        if self._model is None:
+    def _loaded_model(self) -> StoredModel | None:
+        """Return the present model, loaded when its first row is there."""
+        if not self._is_loaded and self._stored is not None:
+            self._model, self._is_loaded = _loaded(self._stored), True
             self.loads += 1
-        self._model = self._model or _loaded(self._stored)
-        return predict_rows(self._model, _frame(columns, inputs.features))
+        return self._model
 
 
 def _loaded(stored: ModelRow) -> StoredModel | None:
@@ -131,10 +133,13 @@ def _loaded(stored: ModelRow) -> StoredModel | None:
         return None
 
 
-def _frame(columns: Mapping[str, npt.NDArray[Any]], kinds: Mapping[str, ColumnKind]) -> pd.DataFrame:
-    if all(kind == "numeric" for kind in kinds.values()):
-        return pd.DataFrame(np.column_stack(list(columns.values())), columns=list(columns))
-    return pd.DataFrame(columns)
+def _input_frame(batch: pd.DataFrame, features: list[str], inputs: Inputs) -> pd.DataFrame:
+    """Return a batch's feature columns as the models of one run take them; numbers only are one block."""
+    columns = [features[i] for i in inputs.positions]
+    if all(kind == "numeric" for kind in inputs.features.values()):
+        values = np.column_stack([batch[column].to_numpy(np.float64) for column in columns])
+        return pd.DataFrame(values, columns=list(inputs.features))
+    return pd.DataFrame({name: batch[c].to_numpy() for name, c in zip(inputs.features, columns, strict=True)})
 
 
 def predict_rows(model: StoredModel | None, x: pd.DataFrame) -> tuple[Floats, Codes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,7 +13,8 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.artifacts import StoredModel, load_model
-from group_models.errors import DataError, ModelError
+from group_models.errors import DataError
+from group_models.estimators import one_thread
 from group_models.frames import check_columns, feature_frame, key_kind, key_values
 from group_models.keys import Key, key_id, key_text
 from group_models.live import Live
@@ -181,9 +183,11 @@ def _predict_frame(
     x = {run_id: feature_frame(frame, live.run_features[run_id]) for run_id in runs}
     order = np.argsort(model_ix, kind="stable")
     starts = np.searchsorted(model_ix[order], np.arange(plan.models.num_rows + 1))
-    for row, model in _fetched(tables, model_set, plan):
-        rows = order[starts[row["model_ix"]] : starts[row["model_ix"] + 1]]
-        prediction[rows], status[rows] = predict_rows(model, x[row["run_id"]].iloc[rows].reset_index(drop=True))
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for row, model in _fetched(tables, model_set, plan):
+            rows = order[starts[row["model_ix"]] : starts[row["model_ix"] + 1]]
+            prediction[rows], status[rows] = predict_rows(model, x[row["run_id"]].iloc[rows].reset_index(drop=True))
     return prediction, np.where(model_ix == NO_MODEL, SCORED, status)
 
 
@@ -212,5 +216,5 @@ def _loaded(row: Mapping[str, Any]) -> StoredModel | None:
             row["data"], format=row["format"], data_file=row["data_file"], sha256=row["sha256"],
             what=f"the model of key {row['key_id']} of run {row['run_id']}",
         )  # fmt: skip
-    except ModelError:
+    except Exception:  # noqa: BLE001 - whatever a stored model raises, its own rows are `model_failed`
         return None

@@ -212,6 +212,7 @@ PLAN = Table(
         Column("sample_share", "double", "share of the rows that a sampled key keeps"),
         Column("predicted_seconds", "double", "expected seconds of the fit"),
         *_TRAINED_TIMES,
+        Column("holdout_from", "timestamp", "first moment of the holdout, the same for all keys"),
     ),
 )  # fmt: skip
 
@@ -275,7 +276,6 @@ RUN = Table(
         Column("counts", "map<string,bigint>", "keys by status"),
         Column("seconds", "map<string,double>", "wall seconds by phase"),
         Column("waves", "int", "waves"),
-        Column("holdout_from", "timestamp", "cutoff of the holdout"),
         Column("key_kinds", "map<string,string>", "key columns and what their values are"),
         Column("feature_kinds", "map<string,string>", "feature columns in order, numeric or text"),
         Column("refusal", "string", "why a finished run was not released, where it should have been"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import importlib.metadata
 import json
 import time
@@ -35,7 +36,7 @@ from group_models.preparing import Prepared, make_plan
 from group_models.registry import make_family
 from group_models.showing import worst_of_run
 from group_models.spec import check_run_id
-from group_models.tables import MANIFEST, PLAN, RUN, STORE, micros, moment, utc_now
+from group_models.tables import MANIFEST, PLAN, RUN, STORE, micros, utc_now
 from group_models.texts import counts_text, facts_html
 
 STARTED, FINISHED = 0, 1
@@ -114,7 +115,6 @@ class _Started:
 
     run_id: str
     base_release: str | None
-    cutoff_us: int | None
     spec_fingerprint: str
 
 
@@ -158,6 +158,8 @@ def train_run(prepared: Prepared, run_id: str | None, *, say: Say, release: Call
     _check_same(prepared, run_id, rows)
     if "finished" in rows:
         return _told_again(prepared, run_id, rows["finished"])
+    if (threads := prepared.spec.estimator.threads) > 1:
+        say(f"each fit uses {threads} threads, beside the other tasks of its machine")
     clock = _Clock()
     with clock.phase("probe"):
         spark_probe.check_workers(prepared.spark, _shared_paths(prepared))
@@ -170,8 +172,13 @@ def train_run(prepared: Prepared, run_id: str | None, *, say: Say, release: Call
     run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal)
     with clock.phase("release"):
         run = release(run)
-    _append_run(prepared, run_id, FINISHED, "finished", counts=counts, seconds=clock.seconds, refusal=run.refusal,
-                keys=plan.keys.num_rows, waves=plan.waves)  # fmt: skip
+    summary = summarise(plan)
+    if not summary.rows:
+        say("the source has no rows in this run's scope: nothing is trained, and what served goes on serving")
+    _append_run(
+        prepared, run_id, FINISHED, "finished", counts=counts, seconds=clock.seconds, refusal=run.refusal,
+        rows=summary.rows, keys=summary.keys, waves=summary.waves,
+    )  # fmt: skip
     return run
 
 
@@ -218,36 +225,33 @@ def _shared_paths(prepared: Prepared) -> list[str]:
 def _start(
     prepared: Prepared, run_id: str, row: Mapping[str, Any] | None, clock: _Clock, say: Say
 ) -> tuple[_Started, Plan]:
-    """Return the run's plan: the one in the table where there is one, else a new one, written first."""
-    if row is not None and (plan := _read_plan(prepared, run_id)) is not None:
+    """Return the run's plan: the one in the table where there is one, else a new one, written before any wave."""
+    if row is None:
+        row = _write_started(prepared, run_id)
+    started = _Started(run_id, row["base_release"], row["spec_fingerprint"])
+    if (plan := _read_plan(prepared, run_id)) is not None:
         say(f"run {run_id} goes on where it stopped")
-        return _started_of(row), plan
-    base_release = _newest_release(prepared) if row is None else row["base_release"]
+        return started, plan
     with clock.phase("plan"):
-        plan, cutoff = make_plan(prepared, base_release)
+        plan = make_plan(prepared, started.base_release)
+    model_set = prepared.spec.model_set
+    prepared.tables.append(PLAN, plan.rows(model_set, run_id), Commit(model_set, run_id, 0))
+    return started, _read_plan(prepared, run_id) or plan
+
+
+def _write_started(prepared: Prepared, run_id: str) -> dict[str, Any]:
+    """Write that the run started, and on which release; of two at the same time the first one's row counts."""
     versions = spark_probe.versions()
-    fingerprint = prepared.spec.fingerprint(versions)
-    summary = summarise(plan)
-    holdout_from = None if cutoff is None else moment(cutoff)
-    _append_run(
-        prepared, run_id, STARTED, "started",
-        base_release=base_release, spec=prepared.spec.to_json(), spec_fingerprint=fingerprint, versions=versions,
-        rows=summary.rows, keys=summary.keys, waves=summary.waves, holdout_from=holdout_from,
-        key_kinds=dict(prepared.roles.keys), feature_kinds=dict(prepared.roles.features),
-    )  # fmt: skip
-    names = {"model_set": prepared.spec.model_set, "run_id": run_id}
-    columns = {name: pa.array([value] * plan.keys.num_rows, pa.string()) for name, value in names.items()}
-    columns |= {name: plan.keys[name] for name in plan.keys.column_names}
-    prepared.tables.append(PLAN, PLAN.conform(pa.table(columns)), Commit(prepared.spec.model_set, run_id, 0))
-    started = _run_rows(prepared, run_id)["started"]
-    written = _read_plan(prepared, run_id)
-    return _started_of(started), plan if written is None else written
-
-
-def _started_of(row: Mapping[str, Any]) -> _Started:
-    at = row["holdout_from"]
-    cutoff = None if at is None else micros(at)
-    return _Started(row["run_id"], row["base_release"], cutoff, row["spec_fingerprint"])
+    values = {
+        "base_release": _newest_release(prepared),
+        "spec": prepared.spec.to_json(),
+        "spec_fingerprint": prepared.spec.fingerprint(versions),
+        "versions": versions,
+        "key_kinds": dict(prepared.roles.keys),
+        "feature_kinds": dict(prepared.roles.features),
+    }
+    _append_run(prepared, run_id, STARTED, "started", **values)
+    return _run_rows(prepared, run_id)["started"]
 
 
 def _newest_release(prepared: Prepared) -> str | None:
@@ -276,19 +280,20 @@ def _read_plan(prepared: Prepared, run_id: str) -> Plan | None:
     if not prepared.tables.numbers(PLAN, model_set=owner, owner=run_id):
         return None
     rows = prepared.tables.read(PLAN, where={"model_set": [owner], "run_id": [run_id]}).sort_by("key_id")
-    return Plan(rows.drop_columns(["model_set", "run_id"]), prepared.spec.compute.slots or 1)
+    return Plan.of_rows(rows, slots=prepared.spec.compute.slots or 1)
 
 
 def _train_waves(prepared: Prepared, plan: Plan, started: _Started, say: Say) -> None:
-    settings = fit_settings(prepared, started.run_id, started.cutoff_us)
+    settings = fit_settings(prepared, started.run_id, plan.holdout_from)
     rows = prepared.rows()
+    say(f"run {started.run_id}: {plan!r}")
     for wave in range(plan.waves):
         start = time.perf_counter()
         of_wave = plan.keys.filter(pc.equal(plan.keys["wave"], wave))
         _train_wave(prepared, wave, of_wave, rows, settings)
         took = time.perf_counter() - start
         units = len(plan.units_of_wave(wave))
-        say(f"wave {wave + 1} of {plan.waves}: {of_wave.num_rows:,} keys in {units} units, {took:.1f} s")
+        say(f"wave {wave + 1} of {plan.waves} done: {of_wave.num_rows:,} keys in {units} units, {took:.1f} s")
 
 
 def _train_wave(prepared: Prepared, wave: int, of_wave: pa.Table, rows: SparkFrame, settings: FitSettings) -> None:
@@ -350,7 +355,7 @@ def _failing_wave(run_id: str, wave: int, units: tuple[int, ...]) -> Iterator[No
         ) from e
 
 
-def fit_settings(prepared: Prepared, run_id: str, cutoff_us: int | None) -> FitSettings:
+def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
     """Return what the units of a run must know."""
     spec = prepared.spec
     family = make_family(prepared.estimator, prepared.features)
@@ -369,7 +374,7 @@ def fit_settings(prepared: Prepared, run_id: str, cutoff_us: int | None) -> FitS
         max_model_bytes=spec.limits.max_model_bytes,
         holdout_by=spec.holdout_by,
         holdout_share=spec.holdout.share,
-        holdout_from_us=cutoff_us,
+        holdout_from_us=None if holdout_from is None else micros(holdout_from),
     )
 
 

@@ -28,6 +28,12 @@ _FULL = "the disk is full"
 _LOCAL = fs.LocalFileSystem()
 # Spark writes timestamps as int96; as nanoseconds those would end in the year 2262.
 _PARQUET = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+# Parquet looks at a row group's size after 100 rows, if not told otherwise: 500 MB of models of 5 MB.
+_WRITE_OPTIONS = {
+    "compression": "zstd",
+    "parquet.block.size": str(_ROW_GROUP_BYTES),
+    "parquet.page.size.row.check.min": "4",
+}
 _READ_OPTIONS = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
@@ -106,7 +112,7 @@ def _spark_errors() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     try:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError
     except ImportError:  # a client of Spark Connect may come without it
         return (PySparkException,)
     return PySparkException, Py4JJavaError
@@ -133,9 +139,8 @@ def _write_frame(table: Table, frame: SparkFrame, folder: Path) -> None:
         f"cast({f'`{column.name}`' if column.name in given else 'null'} as {column.type}) as `{column.name}`"
         for column in table.columns
     ]
-    options = {"compression": "zstd", "parquet.block.size": str(_ROW_GROUP_BYTES)}
     with _spark_writing(folder.parent):
-        frame.selectExpr(*columns).write.mode("error").options(**options).parquet(_spark_path(folder))
+        frame.selectExpr(*columns).write.mode("error").options(**_WRITE_OPTIONS).parquet(_spark_path(folder))
     if not any(folder.glob("part-*.parquet")):
         raise StateError(
             f"Spark wrote table {table.name} but nothing arrived in {folder.parent}: its server has another "

@@ -120,7 +120,9 @@ def _data_rows(
     assigned = upload(frame.sparkSession, known.append_column(UNITS, lists))
     joined = rows.join(F.broadcast(assigned), sc.same_key(rows, assigned, len(request.keys)), "left")
     salt = F.xxhash64(*[F.col(names[name]) for name in request.features])
-    unit = F.coalesce(F.get(UNITS, F.pmod(salt, F.size(UNITS)).cast("int")), F.lit(int(units.values[0])))
+    # An input without a row has no units.
+    first = int(units.values[0]) if len(units.values) else 0
+    unit = F.coalesce(F.get(UNITS, F.pmod(salt, F.size(UNITS)).cast("int")), F.lit(first))
     return joined.select(
         unit.alias(sc.UNIT),
         F.coalesce(KEY_IX, F.lit(NO_KEY)).alias(KEY_IX),
@@ -150,7 +152,7 @@ def _through_pandas(
     short = sc.feature_names(len(features))
     encoded = [column for name, spark_type in carried.items() for column in crossings.encode(name, spark_type)]
     crossing = rows.select(*encoded, *features, KEY_IX, MODEL_IX, IS_DATA, RUN_IX, *_MODEL)
-    kept = [*crossing.select(*encoded).columns, KEY_IX]
+    kept = [*rows.select(*encoded).columns, KEY_IX]
     schema = [crossings.crossing_schema(name, spark_type) for name, spark_type in carried.items()]
     schema += [f"{KEY_IX} int", f"{PREDICTION} double", f"{STATUS} int"]
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from group_models.adapters.path_tables import PathTables
@@ -321,9 +322,7 @@ def test_folders_are_named_as_documented(paths: PathTables):
     ]
 
 
-def test_a_relative_root_stays_where_it_was_when_the_process_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_relative_root_stays_where_it_was_when_the_process_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     paths = PathTables("warehouse", "c.s")
     monkeypatch.chdir("/")
@@ -338,9 +337,7 @@ def test_a_file_that_was_cut_off_is_named(paths: PathTables, columns, where):
     paths.append(STORE, models("k", number=1), commit(1))
     file = next(paths.root.rglob("000000000001/*.parquet"))
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(
-        StateError, match=r"group_model_store: file .*000000000001/part-0.parquet cannot be read"
-    ):
+    with pytest.raises(StateError, match=r"group_model_store: file .*000000000001/part-0.parquet cannot be read"):
         paths.read(STORE, columns=columns, where=where)
 
 
@@ -371,7 +368,7 @@ def test_one_model_of_many_row_groups_is_found(paths: PathTables):
     keys = [f"{i:05d}" for i in range(3000)]
     paths.append(STORE, models(*keys, size=5000), commit())
     file = next(paths.root.rglob("*.parquet"))
-    assert pa.parquet.ParquetFile(file).num_row_groups > 3
+    assert pq.ParquetFile(file).num_row_groups > 3
     found = paths.read(STORE, where={"key_id": ["02999", "00000"]})
     assert sorted(found["key_id"].to_pylist()) == ["00000", "02999"]
     assert found["data"].to_pylist()[0] == found["key_id"].to_pylist()[0].encode() * 5000
@@ -397,9 +394,7 @@ def test_an_owner_must_be_able_to_name_a_folder(paths: PathTables, owner: str):
 
 def test_a_root_that_is_a_file_is_refused_when_written(tmp_path: Path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(
-        StateError, match=r"cannot write .*file/c/s.*Not a directory.*choose another warehouse"
-    ):
+    with pytest.raises(StateError, match=r"cannot write .*file/c/s.*Not a directory.*choose another warehouse"):
         PathTables(tmp_path / "file", "c.s").append(RUN, runs("r1"), commit())
 
 
@@ -514,6 +509,16 @@ def test_columns_of_a_spark_frame_are_taken_by_name(tables: Tables, any_spark: S
     assert found.to_pylist() == runs("r1", rows=7, seconds={"mae": 0.5}).to_pylist()
 
 
+def test_spark_writes_large_models_in_small_row_groups(paths: PathTables, any_spark: SparkSession):
+    keys = [f"{i:02d}" for i in range(16)]
+    data = pa.array([os.urandom(2 * 2**20) for _ in keys], pa.binary())
+    rows = models(*keys).set_column(STORE.names.index("data"), "data", data)
+    paths.append(STORE, any_spark.createDataFrame(rows, STORE.spark_schema()).coalesce(1), commit())
+    (file,) = paths.root.rglob("*.parquet")
+    assert pq.ParquetFile(file).num_row_groups > 1
+    assert paths.read(STORE, where={"key_id": ["15"]})["data"].to_pylist() == [data[15].as_py()]
+
+
 def test_a_table_that_was_never_written_is_an_empty_frame(tables: Tables, any_spark: SparkSession):
     frame = tables.scan(any_spark, STORE, columns=["run_id", "data", "metrics"], where={"run_id": ["r1"]})
     assert frame.dtypes == [("run_id", "string"), ("data", "binary"), ("metrics", "map<string,double>")]
@@ -548,9 +553,7 @@ def test_a_spark_frame_is_evaluated_exactly_once(tables: Tables, any_spark: Spar
     assert len(list((tmp_path / "traces").iterdir())) == 1
 
 
-def test_a_spark_frame_of_a_taken_number_is_not_evaluated(
-    tables: Tables, any_spark: SparkSession, tmp_path: Path
-):
+def test_a_spark_frame_of_a_taken_number_is_not_evaluated(tables: Tables, any_spark: SparkSession, tmp_path: Path):
     tables.append(RUN, runs("r1"), commit())
     assert tables.append(RUN, counting(any_spark, tmp_path / "traces"), commit()) is False
     assert list((tmp_path / "traces").iterdir()) == []

@@ -142,9 +142,7 @@ def test_a_rollback_to_a_row_that_is_not_there_before_it_is_an_error(acts, said)
 
 def test_a_moment_that_is_not_in_the_log_is_an_error_that_names_the_newest_few():
     rows = log(*(f"publish r{i}" for i in range(9)))
-    with pytest.raises(
-        StateError, match=r"no release 'y'; the newest are x9 \(publish\), x8 .* x5 \(publish\)$"
-    ):
+    with pytest.raises(StateError, match=r"no release 'y'; the newest are x9 \(publish\), x8 .* x5 \(publish\)$"):
         counted(rows, "champion", "y")
 
 
@@ -152,9 +150,7 @@ def test_a_rollback_target_is_looked_up_among_the_rows_of_its_alias():
     rows = log("publish r1", "challenger publish r2")
     assert rollback_target(rows, "champion", "x1") is rows[0]
     assert find_release(rows, "x2") is rows[1]
-    with pytest.raises(
-        StateError, match=r"one of challenger, not of champion; the newest are x1 \(publish\)$"
-    ):
+    with pytest.raises(StateError, match=r"one of challenger, not of champion; the newest are x1 \(publish\)$"):
         rollback_target(rows, "champion", "x2")
 
 
@@ -214,6 +210,12 @@ def test_pins_are_those_of_one_alias():
             runs(ua="scoped", r2="full x1", dl="scoped x2"),
             ["publish ua", "publish dl", "rollback x1", "publish dl", "publish r2", "rollback x2"],
             FoldPlan(None, ("ua", "dl")),
+        ),
+        # what a base saw is what counted for champion, whoever published last
+        (
+            runs(r1="full", rc="full x1", r2="full x2"),
+            ["publish r1", "challenger publish rc", "publish r2"],
+            FoldPlan("r2", ("r2",)),
         ),
         # a full run that was never published is no base
         (runs(r1="full", r2="full x1"), ["publish r1"], FoldPlan("r1", ("r1",))),

@@ -1,0 +1,208 @@
+"""Plans: one decision per key, nothing lost or doubled, no budget broken."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from group_models.errors import DataError
+from group_models.keys import key_id
+from group_models.planning import SIZES, Costs, plan_keys, sample_share
+from group_models.plans import FITTED, Plan, summarise
+from group_models.spec import Spec, load_spec
+
+COSTS = Costs(seconds=lambda rows, columns: rows * 0.01, model_bytes=lambda rows, columns: rows * 10.0)
+"""A hundredth of a second and ten model bytes per row."""
+
+
+def spec(limits: dict[str, Any] | None = None, **changes: Any) -> Spec:
+    fields = {
+        "model_set": "a.b.c",
+        "source": {"path": "x"},
+        "keys": ["k"],
+        "target": "y",
+        "features": ["x"],
+        "estimator": "ridge",
+    }
+    return load_spec(fields | {"limits": {"min_rows": 10, **(limits or {})}} | changes)
+
+
+def sizes(*keys: tuple[str, int, int, int]) -> pa.Table:
+    """Return sizes of keys given as name, rows, usable rows and bytes."""
+    at = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
+    rows = [
+        {
+            "key_id": key_id((name,)),
+            "key": [("k", name)],
+            "level": "k",
+            "rows": count,
+            "usable_rows": usable,
+            "bytes": nbytes,
+            "data_fingerprint": f"{usable}-0-0",
+            "train_from": at,
+            "train_to": at,
+        }
+        for name, count, usable, nbytes in keys
+    ]
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(SIZES)))
+
+
+def by_name(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {dict(row["key"])["k"]: row for row in plan.keys.to_pylist()}
+
+
+def test_each_key_gets_the_decision_that_its_size_asks_for():
+    measured = sizes(
+        ("good", 100, 90, 9000), ("few", 9, 9, 90), ("no target", 40, 0, 0), ("one target", 40, 1, 8), ("gone", 0, 0, 0)
+    )
+    found = by_name(plan_keys(measured, spec(), COSTS, slots=2))
+    assert {name: row["decision"] for name, row in found.items()} == {
+        "good": "whole",
+        "few": "too_small",
+        "no target": "no_target",
+        "one target": "too_small",
+        "gone": "vanished",
+    }
+    assert found["few"]["reason"] == "9 usable rows; min_rows is 10"
+    assert found["no target"]["reason"] == "none of 40 rows has a finite target"
+    assert found["gone"]["reason"] == "no rows in the data; it had a model before"
+    assert found["good"]["reason"] is None
+    place = [(row["unit"], row["wave"], row["key_index"], row["n_parts"]) for row in found.values()]
+    assert sorted(place, key=str) == [(0, 0, 0, 1), *[(None,) * 4] * 4]
+
+
+def test_exactly_min_rows_is_enough():
+    assert by_name(plan_keys(sizes(("k", 10, 10, 80)), spec(), COSTS, slots=1))["k"]["decision"] == "whole"
+
+
+def test_an_oversize_key_is_sampled_so_far_that_its_rows_stay_below_the_limit():
+    plan = plan_keys(sizes(("big", 5000, 4000, 400)), spec({"max_key_rows": 1000}), COSTS, slots=1)
+    row = by_name(plan)["big"]
+    # 1,000 - 3 * sqrt(1,000) = 905 of 4,000 rows.
+    assert row["sample_share"] == pytest.approx(905.13 / 4000, abs=1e-5)
+    assert row["decision"] == "sampled"
+    assert row["reason"] == "4,000 usable rows are over max_key_rows 1,000; a sample of 22.63% is used"
+    assert row["predicted_seconds"] == pytest.approx(9.06)
+
+
+def test_bytes_make_a_key_oversize_too_and_a_unit_bounds_a_key():
+    plan = plan_keys(
+        sizes(("big", 400, 400, 80_000)),
+        spec({"max_key_bytes": 90_000, "max_unit_bytes": 40_000}, oversize="skip"),
+        COSTS,
+        slots=1,
+    )
+    row = by_name(plan)["big"]
+    assert (row["decision"], row["unit"]) == ("too_big", None)
+    assert row["reason"] == "80,000 bytes are over max_key_bytes 40,000; oversize: skip"
+
+
+def test_an_oversize_key_can_stop_the_run_and_is_named():
+    measured = sizes(("big", 400, 400, 80_000), ("good", 100, 100, 9000))
+    with pytest.raises(DataError, match=r"1 oversize key\(s\).*k=big \(400 usable rows .* Nothing was trained"):
+        plan_keys(measured, spec({"max_key_rows": 200}, oversize="fail"), COSTS, slots=1)
+
+
+def test_a_small_key_is_too_small_even_where_it_has_too_many_bytes():
+    plan = plan_keys(sizes(("fat", 9, 9, 10**9)), spec(oversize="fail"), COSTS, slots=1)
+    assert by_name(plan)["fat"]["decision"] == "too_small"
+
+
+def test_a_share_leaves_three_standard_deviations_below_and_never_nothing():
+    share = sample_share(np.array([10_000, 100]), np.array([900.0, 2.0]))
+    assert share.tolist() == [pytest.approx(0.081), pytest.approx(0.01)]
+
+
+def test_no_keys_are_a_plan_without_units():
+    plan = plan_keys(sizes(), spec(), COSTS, slots=2)
+    assert (plan.keys.num_rows, plan.waves, plan.units().num_rows) == (0, 0, 0)
+    assert repr(plan) == "Plan(0 keys: none; 0 units in 0 wave(s) on 2 slot(s); about 0.0 s of fits)"
+    assert "<td" in plan._repr_html_()
+
+
+def test_a_plan_tells_its_largest_key_and_unit():
+    plan = plan_keys(sizes(("b", 60, 60, 600), ("s", 20, 20, 200)), spec(), COSTS, slots=2)
+    summary = summarise(plan)
+    assert (summary.keys, summary.rows, summary.units, summary.waves) == (2, 80, 2, 1)
+    assert (summary.largest_key, summary.largest_rows, summary.largest_share) == ("k=b", 60, 0.75)
+    assert (summary.predicted_seconds, summary.ideal_seconds) == (pytest.approx(0.6), pytest.approx(0.4))
+    assert plan.units_of_wave(0) == [0, 1]
+    assert plan.units().select(["unit", "keys", "rows", "bytes"]).to_pylist() == [
+        {"unit": 0, "keys": 1, "rows": 60, "bytes": 600},
+        {"unit": 1, "keys": 1, "rows": 20, "bytes": 200},
+    ]
+
+
+def test_the_order_of_the_sizes_does_not_matter():
+    given_ = [("a", 50, 50, 500), ("b", 20, 20, 900), ("c", 90, 90, 100), ("d", 3, 3, 30)]
+    plans = [plan_keys(sizes(*order), spec(), COSTS, slots=2).keys for order in (given_, given_[::-1])]
+    assert plans[0].equals(plans[1])
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[pa.Table, Spec, int]:
+    """Keys of any size, limits that some of them meet, and a number of slots."""
+    usable = draw(st.lists(st.integers(0, 400), max_size=30))
+    more = draw(st.lists(st.integers(0, 5), min_size=len(usable), max_size=len(usable)))
+    width = draw(st.lists(st.integers(1, 60), min_size=len(usable), max_size=len(usable)))
+    keys = [(str(i), n + m, n, n * w) for i, (n, m, w) in enumerate(zip(usable, more, width, strict=True))]
+    limits = {
+        "max_key_rows": draw(st.integers(50, 500)),
+        "max_key_bytes": draw(st.integers(2000, 30_000)),
+        "max_unit_bytes": draw(st.integers(2000, 40_000)),
+        "max_unit_model_bytes": draw(st.integers(500, 20_000)),
+    }
+    compute = {"wave_s": draw(st.floats(0.2, 60))}
+    oversize = draw(st.sampled_from(["sample", "skip"]))
+    return sizes(*keys), spec(limits, compute=compute, oversize=oversize), draw(st.integers(1, 5))
+
+
+@settings(deadline=None)
+@given(worlds())
+def test_no_key_is_lost_or_doubled_and_the_fitted_ones_alone_have_a_place(world):
+    measured, wanted, slots = world
+    plan = plan_keys(measured, wanted, COSTS, slots=slots)
+    assert plan.keys["key_id"].to_pylist() == sorted(measured["key_id"].to_pylist())
+    for row in plan.keys.to_pylist():
+        place = [row[name] for name in ("unit", "wave", "key_index", "n_parts", "predicted_seconds")]
+        assert all(value is None for value in place) == (row["decision"] not in FITTED)
+        assert (row["sample_share"] is not None) == (row["decision"] == "sampled")
+        assert (row["reason"] is None) == (row["decision"] == "whole")
+
+
+@settings(deadline=None)
+@given(worlds())
+def test_no_unit_is_over_its_bytes_or_its_model_bytes_but_a_single_key(world):
+    measured, wanted, slots = world
+    plan = plan_keys(measured, wanted, COSTS, slots=slots)
+    fitted = [row for row in plan.keys.to_pylist() if row["unit"] is not None]
+    for unit in {row["unit"] for row in fitted}:
+        keys = [row for row in fitted if row["unit"] == unit]
+        share = [row["sample_share"] or 1.0 for row in keys]
+        nbytes = sum(np.ceil(row["bytes"] * s) for row, s in zip(keys, share, strict=True))
+        model_bytes = sum(np.ceil(row["usable_rows"] * s) * 10 for row, s in zip(keys, share, strict=True))
+        assert nbytes <= wanted.limits.max_unit_bytes
+        assert model_bytes <= wanted.limits.max_unit_model_bytes or len(keys) == 1
+
+
+@settings(deadline=None)
+@given(worlds())
+def test_units_waves_and_places_are_numbered_from_zero_without_gaps(world):
+    measured, wanted, slots = world
+    plan = plan_keys(measured, wanted, COSTS, slots=slots)
+    fitted = [row for row in plan.keys.to_pylist() if row["unit"] is not None]
+    units = sorted({row["unit"] for row in fitted})
+    assert units == list(range(len(units)))
+    wave_of = {row["unit"]: row["wave"] for row in fitted}
+    assert [wave_of[unit] for unit in units] == sorted(wave_of.values())
+    assert set(wave_of.values()) == set(range(plan.waves))
+    for unit in units:
+        index = sorted(row["key_index"] for row in fitted if row["unit"] == unit)
+        assert index == list(range(len(index)))
+    assert [unit for wave in range(plan.waves) for unit in plan.units_of_wave(wave)] == units
