@@ -22,7 +22,7 @@ from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from group_models.artifacts import digest, model_files
 from group_models.errors import ModelError, StateError
 from group_models.ports import Tables
-from group_models.tables import STORE
+from group_models.tables import MANIFEST, STORE
 
 WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
 """Environment variable that names the folder of the embedded tables."""
@@ -75,8 +75,9 @@ def read_files(tables: Tables, address: ModelAddress) -> dict[str, bytes]:
     if row["data"] is None:
         reason = f": {row['reason']}" if row["reason"] else ""
         raise StateError(f"{address} does not exist; the key's status in that run is {row['status']}{reason}")
-    if (found := digest(row["data"])) != row["sha256"]:
-        raise ModelError(f"{address} is altered: its SHA-256 is {found}, the store has {row['sha256']}")
+    expected = _manifest_digest(tables, address) or row["sha256"]
+    if (found := digest(row["data"])) != expected:
+        raise ModelError(f"{address} is altered: its SHA-256 is {found}, the manifest has {expected}")
     return model_files(row["mlmodel"], row["data"], row["data_file"])
 
 
@@ -88,6 +89,13 @@ def _read_row(tables: Tables, address: ModelAddress) -> dict[str, Any]:
         raise StateError(f"{address} does not exist in {tables.describe()}{_why_unknown(tables, address)}")
     first: dict[str, Any] = min(whole, key=lambda row: row["number"])
     return first
+
+
+def _manifest_digest(tables: Tables, address: ModelAddress) -> str | None:
+    """Return the digest that the manifest has; None while the run is not finished."""
+    where = {"model_set": [address.model_set], "run_id": [address.run_id], "key_id": [address.key_id]}
+    rows = tables.read(MANIFEST, columns=["sha256"], where=where)
+    return rows["sha256"][0].as_py() if rows.num_rows else None
 
 
 def _why_unknown(tables: Tables, address: ModelAddress) -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_models.adapters import crossings
 from group_models.adapters import spark_columns as sc
@@ -119,7 +120,8 @@ def _data_rows(
     lists = pa.ListArray.from_arrays(pa.array(units.offsets, pa.int32()), pa.array(units.values, pa.int32()))
     assigned = upload(frame.sparkSession, known.append_column(UNITS, lists))
     joined = rows.join(F.broadcast(assigned), sc.same_key(rows, assigned, len(request.keys)), "left")
-    salt = F.xxhash64(*[F.col(names[name]) for name in request.features])
+    # Where no row has a model there are no features, and a hash of nothing is refused.
+    salt = F.xxhash64(F.lit(0), *[F.col(names[name]) for name in request.features])
     # An input without a row has no units.
     first = int(units.values[0]) if len(units.values) else 0
     unit = F.coalesce(F.get(UNITS, F.pmod(salt, F.size(UNITS)).cast("int")), F.lit(first))
@@ -210,8 +212,10 @@ def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str
 
 def upload(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return an Arrow table as a frame, uploaded in chunks: one large local relation fails on Connect."""
+    if not table.num_rows:
+        # Connect takes no schema from an empty Arrow table (seen in Spark 4.2).
+        return spark.createDataFrame([], from_arrow_schema(table.schema))
     pieces = [
-        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS))
-        for start in range(0, max(table.num_rows, 1), _UPLOAD_ROWS)
+        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS)) for start in range(0, table.num_rows, _UPLOAD_ROWS)
     ]
     return functools.reduce(DataFrame.unionAll, pieces)

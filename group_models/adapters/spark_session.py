@@ -43,7 +43,7 @@ def get_session() -> SparkSession:
 def _local_builder() -> SparkSession.Builder:
     options = {
         "spark.master": "local[*]",
-        "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY", "2g"),
+        "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY", "1g"),
         "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{_QUIET.as_uri()}"',
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

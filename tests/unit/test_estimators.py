@@ -339,7 +339,7 @@ def test_seeds_reach_nested_estimators_and_splitters_but_not_over_a_users_own():
 class ThreadCount(RegressorMixin, BaseEstimator):
     """Predicts the largest number of threads that a native library may use while it is fitted."""
 
-    def fit(self, x, y):  # noqa: ARG002
+    def fit(self, x, y):
         self.threads_ = max(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
         return self
 
@@ -422,7 +422,7 @@ def test_d9_missing_values_reach_a_users_estimator_as_they_are():
 
 
 class TwoColumns(RegressorMixin, BaseEstimator):
-    def fit(self, x, y):  # noqa: ARG002
+    def fit(self, x, y):
         return self
 
     def predict(self, x):
@@ -530,7 +530,7 @@ def test_c6_a_pipeline_that_encodes_is_accepted():
 
 def test_a_users_estimator_is_not_tried_where_all_features_are_numbers():
     class Never(Ridge):
-        def fit(self, x, y):  # noqa: ARG002
+        def fit(self, x, y):
             raise AssertionError
 
     assert check_settings(EstimatorSettings(object=Never), NUMERIC) == []

@@ -1,0 +1,155 @@
+"""The spec: what it takes, and every mistake as one sentence."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from group_models.errors import SpecError
+from group_models.spec import Spec, check_run_id, load_spec, name_mistake, parse_bytes
+
+SIX = {
+    "model_set": "zrl.ml.eta",
+    "source": {"path": "shipments.parquet"},
+    "keys": ["carrier", "lane"],
+    "target": "eta_hours",
+    "features": ["weight_kg"],
+    "estimator": {"name": "ridge"},
+}
+
+
+def mistakes_of(**changes: object) -> tuple[str, ...]:
+    with pytest.raises(SpecError) as caught:
+        load_spec({**SIX, **changes})
+    return caught.value.mistakes
+
+
+def test_the_first_six_fields_are_enough() -> None:
+    spec = load_spec(SIX)
+    assert spec.limits.min_rows == 30
+    assert spec.limits.max_key_bytes == 64 * 2**20
+    assert spec.oversize == "sample"
+    assert spec.refit is True
+    assert spec.seed == 7
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_a_missing_field_is_named(name: str) -> None:
+    with pytest.raises(SpecError, match=f"{name}: is missing"):
+        load_spec({key: value for key, value in SIX.items() if key != name})
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    said = mistakes_of(featurs=1, seed="7", limits={"min_row": 3}, features=["carrier", "eta_hours"])
+    assert len(said) == 5
+    assert any("featurs: unknown field; did you mean features?" in text for text in said)
+    assert any("limits.min_row: unknown field; did you mean min_rows?" in text for text in said)
+    assert any("'carrier' is a key column" in text for text in said)
+    assert any("'eta_hours' is the target" in text for text in said)
+
+
+@pytest.mark.parametrize("given", [{}, {"path": "a", "table": "b"}, {"format": "csv", "table": "b"}])
+def test_a_source_is_exactly_one_thing(given: dict[str, str]) -> None:
+    assert len(mistakes_of(source=given)) == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"name": "ridge", "object": "a:b"}, {"name": "ridge", "version": "1"}])
+def test_an_estimator_is_a_name_or_an_object(given: dict[str, str]) -> None:
+    assert len(mistakes_of(estimator=given)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("models", "1 level"),
+        ("schema.m", "2 level"),
+        ("c.s.m.x", "4 level"),
+        ("C.s.m", "a-z"),
+        ("c.s.", "a-z"),
+        ("c.s.m x", "a-z"),
+        ("c.s.-m", "not start with -"),
+        (f"c.s.{'m' * 300}", "at most 255"),
+    ],
+)
+def test_a_model_set_is_named_like_a_unity_catalog_model(name: str, rule: str) -> None:
+    assert rule in str(name_mistake(name))
+
+
+@pytest.mark.parametrize("name", ["c.s.m", "zrl_.ml.eta_model", "c.s.m-x", "_a.b1.c2"])
+def test_a_right_name_is_taken(name: str) -> None:
+    assert name_mistake(name) is None
+
+
+@pytest.mark.parametrize("run_id", ["", "1a", "-a", "a b", "a/b", "ä", "a" * 256])
+def test_a_run_id_of_another_alphabet_is_refused(run_id: str) -> None:
+    with pytest.raises(SpecError, match="starts with a letter"):
+        check_run_id(run_id)
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "specs" / "eta.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump({**SIX, "warehouse": "../wh"}))
+    monkeypatch.chdir("/")
+    spec = load_spec(file)
+    assert spec.source.path == str(file.parent / "shipments.parquet")
+    assert Path(str(spec.warehouse)).resolve() == tmp_path / "wh"
+
+
+def test_a_path_with_a_scheme_stays(tmp_path: Path) -> None:
+    file = tmp_path / "eta.yaml"
+    file.write_text(yaml.safe_dump({**SIX, "source": {"path": "s3://bucket/x"}}))
+    assert load_spec(file).source.path == "s3://bucket/x"
+
+
+@pytest.mark.parametrize("text", ["a: [", "just text", ""])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "eta.yaml"
+    file.write_text(text)
+    with pytest.raises(SpecError, match=r"not YAML|mapping"):
+        load_spec(file)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(SpecError, match=r"cannot read nowhere.yaml.*init"):
+        load_spec("nowhere.yaml")
+
+
+@pytest.mark.parametrize("text", ["64MB2", "many", "-1", "1.5.2GB"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="64MiB"):
+        parse_bytes(text)
+
+
+def test_a_null_in_yaml_means_a_null_prediction() -> None:
+    assert load_spec({**SIX, "scoring": {"on_missing": None}}).scoring.on_missing == "null"
+
+
+def test_without_a_time_column_the_holdout_is_by_hash() -> None:
+    assert load_spec(SIX).holdout_by == "hash"
+    assert load_spec({**SIX, "time_column": "at"}).holdout_by == "time"
+    assert load_spec({**SIX, "holdout": {"by": "none"}}).holdout_by == "none"
+
+
+def test_the_fingerprint_covers_what_decides_a_fit_and_nothing_else() -> None:
+    versions = {"numpy": "2.3.4"}
+    base = load_spec(SIX).fingerprint(versions)
+    assert load_spec({**SIX, "warehouse": "x", "compute": {"slots": 3}}).fingerprint(versions) == base
+    assert load_spec(SIX).fingerprint({"numpy": "2.3.9"}) == base
+    assert load_spec(SIX).fingerprint({"numpy": "2.4.0"}) != base
+    assert load_spec({**SIX, "seed": 8}).fingerprint(versions) != base
+
+
+def test_an_estimator_object_and_a_frame_may_stand_for_themselves() -> None:
+    pd = pytest.importorskip("pandas")
+    linear = pytest.importorskip("sklearn.linear_model")
+    spec = load_spec({**SIX, "source": pd.DataFrame({"a": [1]}), "estimator": linear.LinearRegression()})
+    assert spec.source.describe() == "frame: pandas.core.frame.DataFrame"
+    assert spec.estimator.describe().endswith("LinearRegression")
+    assert "LinearRegression" in spec.to_json()
+
+
+def test_a_checked_spec_is_returned_as_it_is() -> None:
+    spec = load_spec(SIX)
+    assert isinstance(spec, Spec)
+    assert load_spec(spec) is spec
