@@ -106,13 +106,18 @@ def train(
         if run.refusal:
             return run
         done = publishing.released_as(tables, checked.model_set, run.run_id)
-        try:
-            done = done or publishing.publish(tables, checked.model_set, run.run_id, limits=checked.limits)
-        except StateError as e:
-            return dataclasses.replace(run, refusal=str(e))
+        if done is None:
+            # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
+            if why := publishing.log_refusal(tables, checked.model_set, run.run_id):
+                return dataclasses.replace(run, refusal=why)
+            done = publishing.publish(tables, checked.model_set, run.run_id, limits=checked.limits)
         return dataclasses.replace(run, release_id=done.release_id)
 
-    return train_run(prepared, run_id, say=say, release=publish)
+    run = train_run(prepared, run_id, say=say, release=publish)
+    if not run.is_repeated:
+        return run
+    done = publishing.released_as(tables, checked.model_set, run.run_id)
+    return dataclasses.replace(run, release_id=done and done.release_id)
 
 
 def release(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -52,6 +53,11 @@ class Live:
         served = self.keys["model_run_id"].dropna()
         return dict(zip(served.index, served, strict=True))
 
+    def ages(self, now: dt.datetime) -> dict[str, float]:
+        """Return key id to the age in days of the model that serves it, keys without one left out."""
+        ages = pd.Series(age_days(self.keys["trained_at"], now), self.keys.index).dropna()
+        return {str(key_id): float(age) for key_id, age in ages.items()}
+
     def features(self, runs: Sequence[str]) -> dict[str, ColumnKind]:
         """Return all feature columns that the models of these runs need.
 
@@ -69,6 +75,12 @@ class Live:
                         f"{run_id}; retrain the others, or roll back"
                     )
         return union
+
+
+def age_days(trained_at: pd.Series, now: dt.datetime) -> npt.NDArray[np.float64]:
+    """Return the age in days of models that were trained at these moments, NaN for none."""
+    age = (pd.Timestamp(now) - pd.to_datetime(trained_at, utc=True)) / pd.Timedelta(days=1)
+    return np.asarray(age, dtype=np.float64)
 
 
 def read_releases(tables: Tables, model_set: str) -> list[releases.Release]:

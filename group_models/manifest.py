@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +33,12 @@ STORE_COLUMNS = ("key_id", "part", "number", "status", "reason", *_FROM_STORE)
 
 @dataclasses.dataclass(frozen=True)
 class RunIdentity:
-    """What all manifest rows of a run share."""
+    """What all manifest rows of a run share, and from which age on the spec calls a model too old."""
 
     model_set: str
     run_id: str
     spec_fingerprint: str
+    max_age_days: float | None = None
 
 
 def first_rows(store: pa.Table) -> pa.Table:
@@ -55,7 +57,14 @@ def missing_keys(plan: pa.Table, store: pa.Table) -> list[str]:
     return fitted.filter(pc.invert(is_there)).column("key_id").to_pylist()  # type: ignore[no-any-return]
 
 
-def compose(plan: pa.Table, store: pa.Table, live: Mapping[str, str], run: RunIdentity) -> pa.Table:
+def compose(
+    plan: pa.Table,
+    store: pa.Table,
+    live: Mapping[str, str],
+    run: RunIdentity,
+    *,
+    ages: Mapping[str, float] = MappingProxyType({}),
+) -> pa.Table:
     """Return the manifest rows of a run, one per row of the plan.
 
     Parameters
@@ -66,6 +75,8 @@ def compose(plan: pa.Table, store: pa.Table, live: Mapping[str, str], run: RunId
         The run's rows of the store, columns `STORE_COLUMNS`.
     live
         Key id to the run whose model served the key when this run started, pins left out.
+    ages
+        Key id to the age in days of that model.
 
     Raises
     ------
@@ -87,7 +98,8 @@ def compose(plan: pa.Table, store: pa.Table, live: Mapping[str, str], run: RunId
     columns |= _serving(plan, status, live, run.run_id)
     columns["status"] = pa.array(status, pa.string())
     columns["policy"] = pa.array(none_where(decision, ~is_fitted), pa.string())
-    columns["reason"] = _reasons(plan.column("reason"), outcome.column("reason"))
+    notes = _age_notes(plan.column("key_id"), status, columns["serves"], ages, run.max_age_days)
+    columns["reason"] = _reasons(plan.column("reason"), outcome.column("reason"), notes)
     for name in ("model_set", "run_id", "spec_fingerprint"):
         columns[name] = pa.array([getattr(run, name)] * plan.num_rows, pa.string())
     return MANIFEST.conform(pa.table(columns))
@@ -104,12 +116,32 @@ def _serving(
     return {"serves": pa.array(serves, pa.string()), "model_run_id": pa.array(model_run, pa.string())}
 
 
-def _reasons(planned: pa.ChunkedArray, happened: pa.ChunkedArray) -> pa.Array:
-    both = [
-        "; ".join(said for said in pair if said) or None
-        for pair in zip(planned.to_pylist(), happened.to_pylist(), strict=True)
+def _age_notes(
+    key_ids: pa.ChunkedArray,
+    status: npt.NDArray[np.object_],
+    serves: pa.Array,
+    ages: Mapping[str, float],
+    max_age_days: float | None,
+) -> list[str | None]:
+    """Return, of keys that an earlier model goes on serving, its age where the key is gone or the model too old."""
+    notes: list[str | None] = [None] * len(key_ids)
+    for place in np.flatnonzero(serves.to_numpy(zero_copy_only=False) == "previous").tolist():
+        age = ages.get(key_ids[place].as_py())
+        if age is None:
+            continue
+        if max_age_days is not None and age > max_age_days:
+            notes[place] = f"its model is {age:.1f} days old: too_old, max_age_days is {max_age_days:g}"
+        elif status[place] == "vanished":
+            notes[place] = f"its model is {age:.1f} days old"
+    return notes
+
+
+def _reasons(planned: pa.ChunkedArray, happened: pa.ChunkedArray, notes: list[str | None]) -> pa.Array:
+    all_said = [
+        "; ".join(said for said in three if said) or None
+        for three in zip(planned.to_pylist(), happened.to_pylist(), notes, strict=True)
     ]
-    return pa.array(both, pa.string())
+    return pa.array(all_said, pa.string())
 
 
 def count_statuses(manifest: pa.Table) -> dict[str, int]:

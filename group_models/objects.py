@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from group_models.boosters import too_few, watched_rows
 from group_models.errors import SpecError
 from group_models.estimators import (
+    PICKLE_PROTOCOL,
     EstimatorSettings,
     Features,
     Fitted,
@@ -43,6 +46,9 @@ def resolve(path: str) -> Any:
     if not module_name or not attribute:
         message = f"{path!r} is no dotted path; write package.module:attribute"
         raise SpecError([message], where="the estimator")
+    if module_name == "__main__":
+        message = f"{path!r}: workers have another __main__; give the object itself, or move it into a module"
+        raise SpecError([message], where="the estimator")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -51,6 +57,39 @@ def resolve(path: str) -> Any:
     if not hasattr(module, attribute):
         raise SpecError([f"{path!r}: module {module_name} has no {attribute}"], where="the estimator")
     return getattr(module, attribute)
+
+
+def unpicklable_part(value: Any, *, depth: int = 4) -> str | None:
+    """Return which part of a value keeps it from the workers (`helper.lock (_thread.lock)`); None for a free one.
+
+    Looked into are attributes, also those of a method's object, what a function encloses, arguments of a
+    `partial`, and containers.
+    """
+    try:
+        cloudpickle.dumps(value, protocol=PICKLE_PROTOCOL)
+    except Exception:  # noqa: BLE001 - pickling runs code of any class
+        for name, part in _parts(value).items() if depth else ():
+            if (found := unpicklable_part(part, depth=depth - 1)) is not None:
+                return f"{name}.{found}" if found[0] != "(" else f"{name} {found}"
+        return f"({type(value).__module__}.{type(value).__qualname__})"
+    return None
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return what a value is made of, by name."""
+    if inspect.ismethod(value):
+        return _parts(value.__self__)
+    if inspect.isfunction(value):
+        enclosed = inspect.getclosurevars(value)
+        return {**enclosed.nonlocals, **enclosed.globals}
+    if isinstance(value, functools.partial):
+        return {"func": value.func, **_parts(value.args), **value.keywords}
+    if isinstance(value, Mapping):
+        return {str(name): part for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return {str(place): part for place, part in enumerate(value)}
+    members = dict(getattr(value, "__dict__", {}))
+    return {name: part for name, part in members.items() if name not in ("__dict__", "__weakref__")}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ def publish(
     counts = manifest_counts(tables, model_set, run_id)
     if not force and (why := release_refusal(counts, limits)):
         raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
-    if why := _refusal(tables, model_set, run_id, alias, force=force):
+    if why := log_refusal(tables, model_set, run_id, alias, force=force):
         raise StateError(f"run {run_id} is not published: {why}")
     return _append(tables, Act(model_set=model_set, alias=alias, action="publish", run_id=run_id, by=user(), note=note))
 
@@ -101,7 +101,9 @@ def manifest_counts(tables: Tables, model_set: str, run_id: str) -> dict[str, in
     return count_statuses(statuses)
 
 
-def _refusal(tables: Tables, model_set: str, run_id: str, alias: Alias, *, force: bool) -> str | None:
+def log_refusal(
+    tables: Tables, model_set: str, run_id: str, alias: Alias = "champion", *, force: bool = False
+) -> str | None:
     """Return why the release log speaks against publishing a run."""
     log = read_releases(tables, model_set)
     runs = releases.runs_from(read_runs(tables, model_set))

@@ -14,7 +14,7 @@ from group_models.boosters import BoosterFamily, booster_family
 from group_models.errors import SpecError
 from group_models.estimators import EstimatorSettings, Family, Features, Floats
 from group_models.families import RECIPES, sklearn_family
-from group_models.objects import ObjectFamily, object_family
+from group_models.objects import ObjectFamily, object_family, unpicklable_part
 
 FAMILIES: Mapping[str, Callable[[EstimatorSettings, Features], Family]] = {
     **dict.fromkeys(RECIPES, sklearn_family),
@@ -162,6 +162,12 @@ def _object_mistakes(family: ObjectFamily) -> list[str]:
     if not callable(source) and not hasattr(source, "fit"):
         kind = type(source).__name__
         return [f"estimator.object {family.name!r} is a {kind}; it must be callable or an estimator"]
+    if (part := unpicklable_part(family.object) or unpicklable_part(family.params)) is not None:
+        return [_pickle_mistake(f"estimator.object {family.name!r} cannot be sent to the workers", part)]
+    return _made_mistakes(family)
+
+
+def _made_mistakes(family: ObjectFamily) -> list[str]:
     try:
         estimator = family.make(seed=0)
     except _FAULTS as error:
@@ -171,7 +177,14 @@ def _object_mistakes(family: ObjectFamily) -> list[str]:
     if lacking:
         what = f"estimator.object {family.name!r} gives a {type(estimator).__name__}"
         return [f"{what} without {' and '.join(lacking)}; it must have fit and predict"]
+    if (part := unpicklable_part(estimator)) is not None:
+        what = f"estimator.object {family.name!r} gives a {type(estimator).__name__} that cannot be stored"
+        return [_pickle_mistake(what, part)]
     return _text_mistakes(family) if family.features.text else []
+
+
+def _pickle_mistake(what: str, part: str) -> str:
+    return f"{what}: {part} does not pickle; make it where it is used (in fit, in the callable), or leave it out"
 
 
 def _text_mistakes(family: ObjectFamily) -> list[str]:

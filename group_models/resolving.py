@@ -14,7 +14,7 @@ import pyarrow as pa
 from group_models.errors import DataError
 from group_models.frames import ColumnKind, base_type, column_kind, none_where
 from group_models.keys import show_key
-from group_models.live import Live
+from group_models.live import Live, age_days
 from group_models.routing import NO_MODEL, SCORE_STATUSES, Inputs
 
 PREDICTION, STATUS, PLANNED = "prediction", "status", "planned"
@@ -89,7 +89,7 @@ def plan_scores(counts: pa.Table, live: Live, *, now: dt.datetime, max_age_days:
     is_known = at >= 0
     run = none_where(known["model_run_id"], ~is_known)
     has_model = ~pd.isna(run)
-    age = np.where(has_model, _age_days(known["trained_at"], now), np.nan)
+    age = np.where(has_model, age_days(known["trained_at"], now), np.nan)
     is_stored = has_model & known["number"].notna().to_numpy()
     models, model_ix, inputs = _models(ids.to_numpy(dtype=object), run, known, is_stored, live)
     planned = _planned(counts, is_known, has_model, is_stored, age, max_age_days)
@@ -106,11 +106,6 @@ def plan_scores(counts: pa.Table, live: Live, *, now: dt.datetime, max_age_days:
     for name, values in added.items():
         keys = keys.append_column(name, values)
     return ScorePlan(keys, models, inputs)
-
-
-def _age_days(trained_at: pd.Series, now: dt.datetime) -> npt.NDArray[np.float64]:
-    age = (pd.Timestamp(now) - pd.to_datetime(trained_at, utc=True)) / pd.Timedelta(days=1)
-    return np.asarray(age, dtype=np.float64)
 
 
 def _models(

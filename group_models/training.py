@@ -236,7 +236,9 @@ def _start(
         plan = make_plan(prepared, started.base_release)
     model_set = prepared.spec.model_set
     prepared.tables.append(PLAN, plan.rows(model_set, run_id), Commit(model_set, run_id, 0))
-    return started, _read_plan(prepared, run_id) or plan
+    # Of two attempts at the same time the first one's plan counts.
+    written = _read_plan(prepared, run_id)
+    return started, plan if written is None else dataclasses.replace(written, slots=plan.slots)
 
 
 def _write_started(prepared: Prepared, run_id: str) -> dict[str, Any]:
@@ -383,9 +385,10 @@ def _write_manifest(prepared: Prepared, plan: Plan, started: _Started) -> dict[s
     tables, model_set = prepared.tables, prepared.spec.model_set
     where = {"model_set": [model_set], "run_id": [started.run_id]}
     store = tables.read(STORE, columns=STORE_COLUMNS, where=where)
-    live = read_without_pins(tables, model_set, started.base_release).models()
-    identity = RunIdentity(model_set, started.run_id, started.spec_fingerprint)
-    manifest = compose(plan.keys, store, live, identity)
+    live = read_without_pins(tables, model_set, started.base_release)
+    max_age_days = prepared.spec.scoring.max_age_days
+    identity = RunIdentity(model_set, started.run_id, started.spec_fingerprint, max_age_days)
+    manifest = compose(plan.keys, store, live.models(), identity, ages=live.ages(utc_now()))
     if manifest.num_rows != plan.keys.num_rows:
         raise StateError(f"run {started.run_id}: {plan.keys.num_rows} keys in, {manifest.num_rows} rows out")
     tables.append(MANIFEST, manifest, Commit(model_set, started.run_id, 0))
