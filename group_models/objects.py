@@ -11,6 +11,8 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import io
+import pickle
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -32,6 +34,8 @@ from group_models.estimators import (
     as_text,
     take_control,
 )
+
+_ON_DRIVER_ONLY = ("SparkSession", "SparkContext", "DataFrame")
 
 
 def resolve(path: str) -> Any:
@@ -59,6 +63,16 @@ def resolve(path: str) -> Any:
     return getattr(module, attribute)
 
 
+class _Travel(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles as cloudpickle does, but nothing that works on the driver only."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        # A Connect session pickles without an error; every worker that reads it fails (seen in Spark 4.2).
+        if type(obj).__module__.startswith("pyspark.") and type(obj).__name__ in _ON_DRIVER_ONLY:
+            raise pickle.PicklingError(f"a {type(obj).__name__} works on the driver only")
+        return super().reducer_override(obj)
+
+
 def unpicklable_part(value: Any, *, depth: int = 4) -> str | None:
     """Return which part of a value keeps it from the workers (`helper.lock (_thread.lock)`); None for a free one.
 
@@ -66,7 +80,7 @@ def unpicklable_part(value: Any, *, depth: int = 4) -> str | None:
     `partial`, and containers.
     """
     try:
-        cloudpickle.dumps(value, protocol=PICKLE_PROTOCOL)
+        _Travel(io.BytesIO(), protocol=PICKLE_PROTOCOL).dump(value)
     except Exception:  # noqa: BLE001 - pickling runs code of any class
         for name, part in _parts(value).items() if depth else ():
             if (found := unpicklable_part(part, depth=depth - 1)) is not None:

@@ -352,7 +352,7 @@ def _failing_wave(run_id: str, wave: int, units: tuple[int, ...]) -> Iterator[No
         yield
     except spark_source.SPARK_ERRORS as e:
         raise StateError(
-            f"run {run_id}: wave {wave} with units {units[0]} to {units[-1]} failed: {spark_source.first_line(e)}. "
+            f"run {run_id}: wave {wave} with units {units[0]} to {units[-1]} failed: {spark_source.cause(e)}. "
             f"Nothing of it was stored, earlier waves were; `--run-id {run_id}` goes on."
         ) from e
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 from pyspark.sql import SparkSession
 
+from group_models.adapters.spark_source import SPARK_ERRORS, cause
 from group_models.errors import PlatformError
 
 _LIBRARIES = ("numpy", "pandas", "scikit-learn", "xgboost", "xgboost-cpu", "cloudpickle", "group-models")
@@ -79,5 +80,8 @@ def _ask(spark: SparkSession, paths: Sequence[str]) -> dict[str, dict[str, str]]
             said = {"versions": versions(), "missing": [path for path in wanted if not Path(path).exists()]}
             yield pd.DataFrame({"said": [json.dumps(said)]})
 
-    rows = spark.range(1).mapInPandas(answer, "said string").collect()
+    try:
+        rows = spark.range(1).mapInPandas(answer, "said string").collect()
+    except SPARK_ERRORS as e:
+        raise PlatformError(f"the workers cannot answer what they are: {cause(e)}") from e
     return json.loads(rows[0]["said"])  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from group_models.spec import Source
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 """What a failed query raises: classic sessions pass some errors of the JVM through as they are."""
+
+_RAISED = re.compile(r"(?!(org|java|scala)\.)[A-Za-z_][\w.]*(Error|Exception): ")
+"""A line of a Python traceback that names the exception; the JVM's own are around it."""
 
 _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 
@@ -111,6 +115,12 @@ def keys_in_scope(spark: SparkSession, where: str, key_types: Mapping[str, str],
         "key_id", *[F.col("key").getItem(name).cast(kind).alias(name) for name, kind in key_types.items()]
     )
     return [row["key_id"] for row in typed.where(where).select("key_id").collect()]
+
+
+def cause(error: BaseException) -> str:
+    """Return what a worker raised, the last line of its traceback, where there is one; else the first line."""
+    raised = [line for line in map(str.strip, str(error).splitlines()) if _RAISED.match(line)]
+    return raised[-1] if raised else first_line(error)
 
 
 def first_line(error: BaseException) -> str:
