@@ -6,20 +6,20 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
 from group_models import showing
 from group_models.adapters.path_tables import PathTables
 from group_models.checking import load_checked
-from group_models.errors import StateError
+from group_models.errors import SpecError, StateError
 from group_models.keys import parse_key
 from group_models.live import Alias, Live, read_live, read_releases, read_run, stored_model
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.releases import Release
-from group_models.spec import Limits, Scoring, Spec, load_spec, name_mistake
+from group_models.spec import Limits, Scoring, Spec, check_run_id, load_spec, name_mistake
 
 WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
 """Environment variable that says where the embedded tables are, unless a call or the spec does."""
@@ -97,6 +97,7 @@ def train(
     from group_models.training import Run, train_run
 
     checked = load_checked(spec)
+    run_id = check_run_id(run_id) if run_id else None
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), where)
 
@@ -104,7 +105,8 @@ def train(
         if not release:
             return dataclasses.replace(run, refusal=None)
         if run.refusal:
-            return run
+            force = f"`group-models release publish SPEC --run-id {run.run_id} --force` publishes it all the same"
+            return dataclasses.replace(run, refusal=f"{run.refusal}; {force}")
         done = publishing.released_as(tables, checked.model_set, run.run_id)
         if done is None:
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
@@ -117,7 +119,7 @@ def train(
     if not run.is_repeated:
         return run
     done = publishing.released_as(tables, checked.model_set, run.run_id)
-    return dataclasses.replace(run, release_id=done and done.release_id)
+    return dataclasses.replace(run, release_id=None if done is None else done.release_id)
 
 
 def release(
@@ -144,6 +146,7 @@ def release(
     """
     from group_models import publishing
 
+    _check_options(action, alias, has_to=to is not None, force=force)
     model_set, tables, loaded = _target(spec, warehouse)
     if action == "rollback":
         if to is None and run_id is not None:
@@ -152,6 +155,20 @@ def release(
     limits = loaded.limits if loaded else Limits()
     run_id = run_id or publishing.newest_run(tables, model_set)
     return publishing.publish(tables, model_set, run_id, limits=limits, alias=alias, force=force, note=note)
+
+
+def _check_options(action: str, alias: str, *, has_to: bool, force: bool) -> None:
+    mistakes = []
+    if action not in ("publish", "rollback"):
+        mistakes.append(f"action {action!r}: say publish or rollback")
+    if alias not in get_args(Alias):
+        mistakes.append(f"alias {alias!r}: say {' or '.join(get_args(Alias))}")
+    if has_to and action == "publish":
+        mistakes.append("to: only a rollback goes back to a release; a publish takes run_id")
+    if force and action == "rollback":
+        mistakes.append("force: a rollback needs none")
+    if mistakes:
+        raise SpecError(mistakes, where="the call")
 
 
 def score(  # noqa: PLR0913 - the options of one verb
@@ -187,6 +204,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     """
     from group_models import scoring
 
+    _check_options("publish", alias, has_to=False, force=False)
     model_set, tables, loaded = _target(spec, warehouse)
     live = _live(tables, model_set, alias, run_id, as_of)
     rules = (loaded.scoring if loaded else Scoring()).model_copy(
@@ -249,10 +267,13 @@ def find_model(
     return stored_model(tables, model_set, found["model_run_id"], identity, sha256=found["sha256"])
 
 
-def list_releases(spec: SpecLike, *, warehouse: str | None = None) -> list[Release]:
-    """Return the release log, oldest first."""
+def list_releases(
+    spec: SpecLike, *, run_id: str | None = None, alias: str | None = None, warehouse: str | None = None
+) -> list[Release]:
+    """Return the release log, oldest first; only rows of one run or alias where asked."""
     model_set, tables, _ = _target(spec, warehouse)
-    return read_releases(tables, model_set)
+    log = read_releases(tables, model_set)
+    return [row for row in log if run_id in (None, row.run_id) and alias in (None, row.alias)]
 
 
 def show(
@@ -304,7 +325,8 @@ def _tables(schema: str, warehouse: str | None) -> Tables:
 
 def _target(spec: SpecLike, warehouse: str | None) -> tuple[str, Tables, Spec | None]:
     """Return model set, tables and spec of what a caller named: a spec, or a model set by its name."""
-    if isinstance(spec, str) and not Path(spec).exists() and name_mistake(spec) is None:
+    is_file = isinstance(spec, str) and (Path(spec).exists() or spec.endswith((".yaml", ".yml")))
+    if isinstance(spec, str) and not is_file and name_mistake(spec) is None:
         return spec, _tables(spec.rpartition(".")[0], warehouse), None
     loaded = load_spec(spec)
     return loaded.model_set, open_tables(loaded, warehouse), loaded

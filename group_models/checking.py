@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pydantic
 
-from group_models.errors import SpecError
+from group_models.errors import DataError, SpecError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.frames import ColumnKind, check_columns, column_kind
 from group_models.registry import check_settings
-from group_models.spec import Estimator, Spec, load_spec, names_in, raw_spec
+from group_models.spec import Estimator, Spec, is_uri, load_spec, names_in, raw_spec
 
 _SIMPLE: Mapping[pa.DataType, str] = {
     pa.int8(): "tinyint",
@@ -23,6 +23,10 @@ _SIMPLE: Mapping[pa.DataType, str] = {
     pa.int64(): "bigint",
     pa.float32(): "float",
     pa.float64(): "double",
+    pa.uint8(): "smallint",
+    pa.uint16(): "int",
+    pa.uint32(): "bigint",
+    pa.uint64(): "decimal(20,0)",
     pa.bool_(): "boolean",
     pa.date32(): "date",
     pa.binary(): "binary",
@@ -74,7 +78,7 @@ def source_mistakes(raw: Mapping[str, Any], folder: Path) -> list[str]:
         target=target if isinstance(target, str) else None,
         time_column=time_column if isinstance(time_column, str) else None,
     )
-    kinds = {name: column_kind(columns[name]) or "text" for name in features if name in columns}
+    kinds = {name: kind for name in features if name in columns and (kind := column_kind(columns[name]))}
     return mistakes + _estimator_mistakes(raw.get("estimator"), features_of(kinds))
 
 
@@ -100,14 +104,18 @@ def _parquet_columns(source: Any, folder: Path) -> dict[str, str] | None:
     """Return name to Spark type of a local Parquet source, or None where only Spark can tell."""
     given = dict(source) if isinstance(source, Mapping | pydantic.BaseModel) else {}
     path, format_ = given.get("path"), given.get("format")
-    if not isinstance(path, str) or "://" in path or format_ not in (None, "parquet"):
+    if not isinstance(path, str) or is_uri(path) or format_ not in (None, "parquet"):
         return None
     file = folder / path
     if file.is_dir():
         file = next(iter(sorted(file.glob("*.parquet"))), file)
     if not file.is_file() or file.suffix != ".parquet":
         return None
-    return {field.name: _spark_type(field.type) for field in pq.read_schema(file)}
+    try:
+        schema = pq.read_schema(file)
+    except (pa.ArrowException, OSError) as e:
+        raise DataError(f"cannot read the source {file}: {e}; is it a whole Parquet file?") from e
+    return {field.name: _spark_type(field.type) for field in schema}
 
 
 def _spark_type(kind: pa.DataType) -> str:

@@ -130,15 +130,18 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     """Score the rows of a path or table and write them with their predictions."""
     from group_models import api, report
     from group_models.adapters import spark_output
+    from group_models.spec import load_spec
     from group_models.texts import counts_text
 
+    loaded = load_spec(_spec(spec))
+    kept = [source, spec, ".", *api.open_tables(loaded, warehouse).local_paths()]
     session = api.session()
     frame = spark_output.read_input(session, source)
-    spark_output.check_output(session, output, mode.value, source)
+    spark_output.check_output(session, output, mode.value, kept)
     missing = on_missing.value if on_missing else None
     scored = api.score(
         frame,
-        _spec(spec),
+        loaded,
         alias=alias.value,
         run_id=run_id,
         on_missing=missing,  # type: ignore[arg-type] # an enum's value is any text to mypy
@@ -151,7 +154,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
         _print_json({"output": output, "rows": sum(counts.values()), "score_status": counts})
         return
     facts = {"rows": f"{sum(counts.values()):,} in {output}", "score_status": counts_text(counts)}
-    _out().print(report.facts_table("Scored", facts))
+    _out().print(report.facts_table(f"Output {output}", facts))
 
 
 @app.command()
@@ -195,11 +198,17 @@ def export(
 
 
 @release_app.command("list")
-def release_list(spec: SpecArgument, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
+def release_list(
+    spec: SpecArgument,
+    run_id: RunId = None,
+    alias: Annotated[Alias | None, typer.Option(help="Only rows of this alias.")] = None,
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
     """List the release log, oldest first."""
     from group_models import api, report
 
-    log = api.list_releases(spec, warehouse=warehouse)
+    log = api.list_releases(spec, run_id=run_id, alias=alias and alias.value, warehouse=warehouse)
     if as_json:
         _print_json([report.as_json(entry.row()) for entry in log])
         return

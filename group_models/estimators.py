@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -25,8 +26,8 @@ Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models"]
 PICKLE_PROTOCOL = 5
 """The newest protocol of Python 3.8 to 3.13, fixed so that a worker's default never decides."""
 
-IMPUTE = "impute"
-"""Name of the first step of the pipelines that the named families make for columns of numbers."""
+IMPUTE = "group_models_impute"
+"""Name of the first step of the pipelines that the named families make for columns of numbers, and of no other."""
 
 _THREAD_PARAMS = frozenset({"n_jobs", "nthread", "num_threads", "thread_count"})
 
@@ -189,19 +190,23 @@ class PickledPredictor:
         """
         if not len(x):
             return np.empty(0)
-        prediction = np.asarray(self.native.predict(self._given(x)), dtype=np.float64)
+        with warnings.catch_warnings():
+            # Of our own doing: an array in place of a frame has no names, and its columns are checked here.
+            warnings.filterwarnings("ignore", message="X does not have valid feature names", category=UserWarning)
+            prediction = np.asarray(self.native.predict(self._given(x)), dtype=np.float64)
         if prediction.size != len(x):
             raise ValueError(f"predict gave {prediction.size} values for {len(x)} rows; one a row is needed")
         return prediction.reshape(len(x))
 
     def _given(self, x: pd.DataFrame) -> Any:
-        """Return the frame, or its array where the estimator's first step is an imputer of just these columns.
+        """Return a copy of the frame, or its array where the first step is our imputer of just these columns.
 
+        A copy, because a user's estimator may work in place.
         The array spares scikit-learn's checks per column of a frame, which take longer than the prediction.
         """
         steps = getattr(self.native, "steps", None)
         if not steps or steps[0][0] != IMPUTE or not np.array_equal(x.columns, self.native.feature_names_in_):
-            return x
+            return x.copy()
         return x.to_numpy(dtype=np.float64)
 
     def dump(self) -> bytes:

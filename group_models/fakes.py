@@ -42,6 +42,10 @@ class MemoryTables:
         """Return where the tables are, for people."""
         return "memory of this process"
 
+    def local_paths(self) -> list[str]:
+        """Return no folder: memory is no place that Spark's machines could see."""
+        return []
+
     def append(self, table: Table, rows: pa.Table | SparkFrame, commit: Commit) -> bool:
         """Append rows unless the commit is there already; return whether these rows went in.
 

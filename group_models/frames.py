@@ -247,8 +247,10 @@ def _key_value(value: Any, kind: KeyKind, column: str) -> KeyValue:
         return None
     if kind == "date" and isinstance(value, dt.datetime):
         value = value.date() if value.time() == dt.time() else value
-    if kind == "integer" and isinstance(value, float) and value.is_integer():
+    if kind == "integer" and (isinstance(value, np.integer) or (isinstance(value, float) and value.is_integer())):
         value = int(value)
+    if kind == "boolean" and isinstance(value, np.bool_):
+        value = bool(value)
     wanted: dict[KeyKind, type] = {"string": str, "integer": int, "boolean": bool, "date": dt.date}
     is_other = isinstance(value, bool) != (kind == "boolean") or isinstance(value, dt.datetime)
     if is_other or not isinstance(value, wanted[kind]):

@@ -26,7 +26,7 @@ KeyKind: TypeAlias = Literal["string", "integer", "boolean", "date"]
 KEY_ID_LENGTH = 32
 """Hex digits of a key id: the first 16 bytes of a SHA-256."""
 
-_KEY_ID = re.compile(f"^[0-9a-f]{{{KEY_ID_LENGTH}}}$")
+_KEY_ID = re.compile(f"[0-9a-f]{{{KEY_ID_LENGTH}}}")
 _TAGS: Mapping[KeyKind, str] = {"string": "s", "integer": "i", "boolean": "b", "date": "d"}
 
 
@@ -184,7 +184,7 @@ def parse_key(key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind]) -> str
     >>> parse_key("carrier=UA,stop=3", kinds) == parse_key('{"stop": 3, "carrier": "UA"}', kinds)
     True
     """
-    if isinstance(key, str) and _KEY_ID.match(key):
+    if isinstance(key, str) and _KEY_ID.fullmatch(key):
         return key
     given = _split_key(key) if isinstance(key, str) else dict(key)
     if set(given) != set(kinds):

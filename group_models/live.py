@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from group_models import releases
 from group_models.errors import DataError, StateError
 from group_models.folding import live_set
 from group_models.frames import ColumnKind
-from group_models.keys import KeyKind
+from group_models.keys import KeyKind, key_json
 from group_models.manifest import first_rows
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
@@ -25,7 +25,7 @@ from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
 Alias = Literal["champion", "challenger"]
 
 _FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key")
-_OF_MODEL = ("run_id", "key_id", "finished_at", "model_bytes", "sha256", "rows_used")
+_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Live:
     ----------
     keys
         By `key_id`: `model_run_id` (None where no own model serves), `status` and `newest_run_id` of the newest
-        published row, `is_pinned`, `level`, `key` (dict), `key_json`, `trained_at`, `model_bytes`, `sha256`, and
-        `number`, the commit of the model in the store (null where it is not there).
+        published row, `is_pinned`, `level`, `key` (dict), `key_json`, `trained_at`, `sha256`,
+        and `number`, the commit of the model in the store (null where it is not there).
     run_features
         Per run that trained a live model, its feature columns and their kinds, in order.
     key_kinds
@@ -108,9 +108,22 @@ def read_live(
     return _described(tables, model_set, folded, rows, started)
 
 
+def read_key_kinds(tables: Tables, model_set: str) -> dict[str, KeyKind]:
+    """Return the key columns of the runs that count for champion; empty where none does."""
+    counting = releases.counted(read_releases(tables, model_set), "champion")
+    started = read_runs(tables, model_set)
+    return _key_kinds(started.filter(pc.is_in(started["run_id"], pa.array(sorted(counting), pa.string()))))
+
+
 def read_without_pins(tables: Tables, model_set: str, as_of: str | None) -> Live:
-    """Return champion's live set without pins: what a run's manifest repeats for keys that it does not decide."""
-    log = read_releases(tables, model_set)
+    """Return champion's live set without pins: what a run's manifest repeats for keys that it does not decide.
+
+    Parameters
+    ----------
+    as_of
+        The run's base release; None is before the first one, when nothing was served.
+    """
+    log = read_releases(tables, model_set) if as_of is not None else []
     started = read_runs(tables, model_set)
     runs = releases.runs_from(started)
     plan = releases.runs_to_read(log, runs, "champion", as_of)
@@ -146,19 +159,17 @@ def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.Da
     """Add to the folded keys what the manifest says of them and of their models."""
     known = rows[["key_id", "level", "key"]].drop_duplicates("key_id").set_index("key_id")
     keys = folded.set_index("key_id").join(known)
-    keys["key_json"] = [_json(key) for key in keys["key"]]
+    keys["key_json"] = [key_json(list(key), tuple(key.values())) for key in keys["key"]]
     runs = sorted(set(keys["model_run_id"].dropna()))
     of_model = _of_models(tables, model_set, runs)
     at = pd.MultiIndex.from_arrays([keys["model_run_id"], keys.index])
     described = of_model.reindex(at)
     for name in of_model.columns:
         keys[name] = described[name].to_numpy() if name != "trained_at" else described[name].array
-    info = started.filter(pa.array(np.isin(started["run_id"].to_numpy(zero_copy_only=False), runs)))
-    return Live(keys, _run_features(info), _key_kinds(started))
-
-
-def _json(key: Mapping[str, str | None]) -> str:
-    return json.dumps(dict(key), ensure_ascii=False, separators=(",", ":"))
+    serving = started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string())))
+    newest = sorted(set(keys["newest_run_id"].dropna()))
+    published = started.filter(pc.is_in(started["run_id"], pa.array(newest, pa.string())))
+    return Live(keys, _run_features(serving), _key_kinds(serving if serving.num_rows else published))
 
 
 def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
@@ -181,8 +192,14 @@ def _run_features(started: pa.Table) -> dict[str, dict[str, ColumnKind]]:
 
 
 def _key_kinds(started: pa.Table) -> dict[str, KeyKind]:
-    newest = started.sort_by("at").to_pylist()
-    return dict(newest[-1]["key_kinds"]) if newest else {}
+    """Return the key columns that these runs were trained with: all the same ones."""
+    rows = started.sort_by("at").to_pylist()
+    kinds = dict(rows[-1]["key_kinds"]) if rows else {}
+    if other := [row["run_id"] for row in rows if dict(row["key_kinds"]) != kinds]:
+        raise StateError(
+            f"the live models have different key columns (run {other[0]} has others); roll back, or retrain"
+        )
+    return kinds
 
 
 def stored_model(

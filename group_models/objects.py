@@ -147,7 +147,11 @@ class ObjectFamily:
         return made
 
     def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
-        """Fit one key's rows; with `early_stopping_rounds` the last of them are only watched."""
+        """Fit one key's rows; with `early_stopping_rounds` the last of them are only watched.
+
+        A user's estimator gets copies: one that works in place would change what it is measured on.
+        """
+        x, y = x.copy(), y.copy()
         estimator = self.make(seed)
         params = as_text(self.params) | take_control(estimator, seed=seed, threads=self.threads)
         if not stops_early(estimator):
@@ -160,6 +164,7 @@ class ObjectFamily:
 
     def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
         """Fit all rows, after early stopping with the rounds that it chose."""
+        x, y = x.copy(), y.copy()
         estimator = self.make(seed)
         take_control(estimator, seed=seed, threads=self.threads)
         if stops_early(estimator):

@@ -75,6 +75,7 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
         "n_parts": pa.array(np.ones(len(usable), np.int32), mask=~is_fitted),
         "sample_share": pa.array(share, mask=decision != "sampled"),
         "predicted_seconds": pa.array(seconds, mask=~is_fitted),
+        "predicted_model_bytes": pa.array(model_bytes.astype(np.float64), mask=~is_fitted),
     }
     for name, values in columns.items():
         sizes = sizes.append_column(PLAN.arrow_schema.field(name), values)
@@ -129,11 +130,12 @@ def _decide_oversize(
 
 
 def sample_share(rows: Ints, wanted: Floats) -> Floats:
-    """Return the share of rows to keep so that the kept ones stay under `wanted`.
+    """Return the share of rows to keep so that the kept ones almost surely stay under `wanted`.
 
-    Each row is kept by its own hash, so the number kept is binomial: three standard deviations stay below.
+    Each row is kept by its own hash, so the number kept is binomial: the share aims three standard deviations
+    lower, but never at less than half.
     """
-    return np.asarray(np.maximum(wanted - 3 * np.sqrt(wanted), 1.0) / rows)
+    return np.asarray(np.maximum(wanted - 3 * np.sqrt(wanted), wanted / 2) / rows)
 
 
 def _too_large(rows: int, nbytes: int, spec: Spec) -> str:

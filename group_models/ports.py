@@ -63,3 +63,6 @@ class Tables(Protocol):
 
     def describe(self) -> str:
         """Return where the tables are, for people."""
+
+    def local_paths(self) -> list[str]:
+        """Return the folders of this machine that hold the tables, and that Spark's machines must see too."""

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from group_models.adapters import spark_columns, spark_sizes, spark_source
+from group_models.adapters.spark_errors import failing
 from group_models.checking import features_of
 from group_models.errors import SpecError
 from group_models.estimators import EstimatorSettings, Features
-from group_models.frames import Roles, check_columns, roles
-from group_models.live import read_without_pins
+from group_models.frames import Roles, check_columns, column_kind, roles
+from group_models.keys import KeyKind
+from group_models.live import Live, read_key_kinds, read_without_pins
 from group_models.planning import SIZES, Costs, plan_keys
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
@@ -58,12 +60,13 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, where: str | None =
     mistakes = check_columns(
         columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column
     )
-    kinds = roles(columns, keys=(), features=[f for f in spec.features if f in columns], target="", time_column=None)
-    features = features_of(kinds.features)
+    kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
+    features = features_of(kinds)
     mistakes += check_settings(estimator, features)
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
+    _check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
     where = where.strip() if where and where.strip() else None
     if where:
@@ -79,16 +82,31 @@ def estimator_settings(spec: Spec) -> EstimatorSettings:
 def make_plan(prepared: Prepared, base_release: str | None) -> Plan:
     """Measure the source and plan; nothing is written."""
     spec = prepared.spec
-    sizes = _with_vanished(prepared, spark_sizes.measure(prepared.rows(), prepared.roles), base_release)
-    cutoff = None
-    if spec.holdout_by == "time":
-        cutoff = spark_sizes.measure_cutoff(prepared.rows(scoped=False), spec.holdout.share)
+    live = read_without_pins(prepared.tables, spec.model_set, base_release)
+    with failing("measuring the source"):
+        sizes = _with_vanished(prepared, spark_sizes.measure(prepared.rows(), prepared.roles), live)
+        cutoff = _measure_cutoff(prepared)
     family = make_family(prepared.estimator, prepared.features)
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     plan = plan_keys(sizes, spec, costs, slots=slots)
     holdout_from = None if cutoff is None else moment(cutoff)
     return dataclasses.replace(plan, holdout=_holdout_words(spec, holdout_from), holdout_from=holdout_from)
+
+
+def _measure_cutoff(prepared: Prepared) -> int | None:
+    if prepared.spec.holdout_by != "time":
+        return None
+    return spark_sizes.measure_cutoff(prepared.rows(scoped=False), prepared.spec.holdout.share)
+
+
+def _check_keys_kept(tables: Tables, spec: Spec, now: Mapping[str, KeyKind]) -> None:
+    """Refuse a spec whose key columns are others than those of the runs that are published."""
+    before = read_key_kinds(tables, spec.model_set)
+    if before and before != now:
+        said, meant = (", ".join(f"{name} ({kind})" for name, kind in kinds.items()) for kinds in (before, now))
+        rule = f"keys: model set {spec.model_set} is published with {said}, the spec has {meant}"
+        raise SpecError([f"{rule}; give it a name of its own"])
 
 
 def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:
@@ -102,9 +120,8 @@ def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:
     return f"rows from {holdout_from:%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all"
 
 
-def _with_vanished(prepared: Prepared, sizes: pa.Table, base_release: str | None) -> pa.Table:
+def _with_vanished(prepared: Prepared, sizes: pa.Table, live: Live) -> pa.Table:
     """Add keys in scope that had a model and have no rows now."""
-    live = read_without_pins(prepared.tables, prepared.spec.model_set, base_release)
     known = live.keys[live.keys["model_run_id"].notna()]
     gone = known[~known.index.isin(sizes["key_id"].to_pandas())].reset_index()
     if prepared.where and len(gone):

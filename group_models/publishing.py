@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from group_models import releases
 from group_models.errors import StateError
@@ -20,23 +20,38 @@ _TRIES = 50
 
 
 def publish(
-    tables: Tables, model_set: str, run_id: str, *, limits: Limits, alias: Alias = "champion", force: bool = False,
+    tables: Tables,
+    model_set: str,
+    run_id: str,
+    *,
+    limits: Limits,
+    alias: Alias = "champion",
+    force: bool = False,
     note: str | None = None,
-) -> Release:  # fmt: skip
+) -> Release:
     """Publish a run: from now on its decisions count for the alias.
+
+    Parameters
+    ----------
+    force
+        Publish it also where too many of its keys failed, or where what it was trained against counts no longer.
 
     Raises
     ------
     StateError
         The run has no complete manifest, too many of its keys failed, all its keys are decided by later runs, or
-        what it was trained against no longer counts (the last three not with `force`).
+        what it was trained against no longer counts.
     """
     counts = manifest_counts(tables, model_set, run_id)
     if not force and (why := release_refusal(counts, limits)):
         raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
-    if why := log_refusal(tables, model_set, run_id, alias, force=force):
-        raise StateError(f"run {run_id} is not published: {why}")
-    return _append(tables, Act(model_set=model_set, alias=alias, action="publish", run_id=run_id, by=user(), note=note))
+
+    def act(log: Sequence[Release]) -> Act:
+        if why := log_refusal(tables, model_set, run_id, alias, log=log, force=force):
+            raise StateError(f"run {run_id} is not published: {why}")
+        return Act(model_set=model_set, alias=alias, action="publish", run_id=run_id, by=user(), note=note)
+
+    return _append(tables, model_set, act)
 
 
 def rollback(
@@ -47,36 +62,30 @@ def rollback(
     Parameters
     ----------
     target
-        Release id; by default the newest publish before the one that counts last.
+        Release id; by default the newest one at which fewer runs counted than now.
 
     Raises
     ------
     StateError
         There is no such release of the alias.
     """
-    log = read_releases(tables, model_set)
-    target = target or _before_last(log, alias)
-    releases.rollback_target(log, alias, target)
-    return _append(
-        tables,
-        Act(
-            model_set=model_set,
-            alias=alias,
-            action="rollback",
-            target_release_id=target,
-            by=user(),
-            note=note,
-        ),
-    )
+
+    def act(log: Sequence[Release]) -> Act:
+        to = target or _before_now(log, alias)
+        releases.rollback_target(log, alias, to)
+        return Act(model_set=model_set, alias=alias, action="rollback", target_release_id=to, by=user(), note=note)
+
+    return _append(tables, model_set, act)
 
 
-def _before_last(log: Sequence[Release], alias: Alias) -> str:
-    """Return the row to go back to by default: the publish that counted just before the newest that counts."""
-    counting = releases.counted(log, alias)
-    publishes = [r for r in log if r.alias == alias and r.action == "publish" and r.run_id in counting]
-    if len(publishes) < 2:
-        raise StateError(f"there is no earlier release of {alias} to go back to; `release list` shows the log")
-    return publishes[-2].release_id
+def _before_now(log: Sequence[Release], alias: Alias) -> str:
+    """Return the newest release of an alias at which fewer runs counted than now, and some did."""
+    now = releases.counted(log, alias)
+    for release in reversed([r for r in log if r.alias == alias]):
+        then = releases.counted(log, alias, release.release_id)
+        if then and then < now:
+            return release.release_id
+    raise StateError(f"there is no earlier release of {alias} to go back to; `release list` shows the log")
 
 
 def manifest_counts(tables: Tables, model_set: str, run_id: str) -> dict[str, int]:
@@ -88,24 +97,30 @@ def manifest_counts(tables: Tables, model_set: str, run_id: str) -> dict[str, in
         There is no such run, or its manifest is not written yet.
     """
     where = {"model_set": [model_set], "run_id": [run_id]}
-    statuses = tables.read(MANIFEST, columns=["status"], where=where)
+    statuses = tables.read(MANIFEST, columns=["key_id", "status"], where=where)
     if not tables.numbers(MANIFEST, model_set=model_set, owner=run_id):
         known = read_runs(tables, model_set).sort_by("at")["run_id"].to_pylist()
         if run_id in known:
             raise StateError(f"run {run_id} has no manifest yet; `train SPEC --run-id {run_id}` finishes it")
         said = f"the newest are {', '.join(known[-5:])}" if known else "it has none"
         raise StateError(f"model set {model_set} has no run {run_id!r} ({said})")
-    planned = tables.read(PLAN, columns=["key_id"], where=where).num_rows
-    if planned != statuses.num_rows:
-        raise StateError(f"run {run_id}: {planned} keys in, {statuses.num_rows} manifest rows out; not released")
+    planned = set(tables.read(PLAN, columns=["key_id"], where=where)["key_id"].to_pylist())
+    if planned != set(statuses["key_id"].to_pylist()):
+        raise StateError(f"run {run_id}: {len(planned)} keys in, {statuses.num_rows} other rows out; not released")
     return count_statuses(statuses)
 
 
 def log_refusal(
-    tables: Tables, model_set: str, run_id: str, alias: Alias = "champion", *, force: bool = False
+    tables: Tables,
+    model_set: str,
+    run_id: str,
+    alias: Alias = "champion",
+    *,
+    log: Sequence[Release] | None = None,
+    force: bool = False,
 ) -> str | None:
-    """Return why the release log speaks against publishing a run."""
-    log = read_releases(tables, model_set)
+    """Return why the release log (as it is now, or as given) speaks against publishing a run."""
+    log = read_releases(tables, model_set) if log is None else log
     runs = releases.runs_from(read_runs(tables, model_set))
     newer = releases.newer_runs(log, runs, alias, run_id)
     where = {"model_set": [model_set], "run_id": [run_id, *newer]}
@@ -113,16 +128,20 @@ def log_refusal(
     return publish_refusal(log, runs, alias, run_id, rows, is_forced=force)
 
 
-def _append(tables: Tables, act: Act) -> Release:
-    """Append one row to the log; who loses the race for a place reads again and takes the next."""
+def _append(tables: Tables, model_set: str, act: Callable[[Sequence[Release]], Act]) -> Release:
+    """Append one row to the log; `act` decides on the log that the row follows.
+
+    Who loses the race for a place reads again, decides again and takes the next: so no act is decided on another
+    log than it is appended to.
+    """
     for _ in range(_TRIES):
-        numbers = tables.numbers(RELEASE, model_set=act.model_set, owner=LOG_OWNER)
-        log = read_releases(tables, act.model_set)
-        row = releases.next_release(log[-1] if log else None, act)
+        numbers = tables.numbers(RELEASE, model_set=model_set, owner=LOG_OWNER)
+        log = read_releases(tables, model_set)
+        row = releases.next_release(log[-1] if log else None, act(log))
         number = numbers[-1] + 1 if numbers else 0
-        if tables.append(RELEASE, RELEASE.rows([row.row()]), Commit(act.model_set, LOG_OWNER, number)):
+        if tables.append(RELEASE, RELEASE.rows([row.row()]), Commit(model_set, LOG_OWNER, number)):
             return row
-    raise StateError(f"the release log of {act.model_set} changed {_TRIES} times while one row was added; try again")
+    raise StateError(f"the release log of {model_set} changed {_TRIES} times while one row was added; try again")
 
 
 def user() -> str:

@@ -200,8 +200,11 @@ def _text_mistakes(family: ObjectFamily) -> list[str]:
 
 
 def synthetic_rows(features: Features, *, rows: int = 12) -> tuple[pd.DataFrame, Floats]:
-    """Return a few rows of the features, without missing values, and a target: for trial fits."""
-    numbers = np.random.default_rng(0).normal(size=(rows, len(features.numeric) + 1))
+    """Return a few rows of the features, without missing values, and a target in (0, 1): for trial fits.
+
+    Such a target is within the range of every objective for numbers, of logarithms and rates too.
+    """
+    numbers = np.random.default_rng(0).uniform(0.1, 0.9, size=(rows, len(features.numeric) + 1))
     columns: dict[str, Any] = {name: numbers[:, place] for place, name in enumerate(features.numeric)}
     columns |= {name: pd.Series(["a", "b", "c"] * rows, dtype=object)[:rows] for name in features.text}
     return pd.DataFrame({name: columns[name] for name in features.names}), numbers[:, -1]

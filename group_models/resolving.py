@@ -218,8 +218,8 @@ def check_names(columns: Sequence[str], passed: Sequence[str], prefix: str) -> N
     lacking = [name for name in passed if name not in columns]
     if lacking:
         raise DataError(f"cannot pass by {', '.join(map(repr, lacking))}: the input has no such column")
-    taken = {prefix + name for name in OUTPUTS}
-    met = [name for name in passed if name.lower() in taken]
+    taken = {(prefix + name).lower() for name in OUTPUTS}
+    met = [name for name in passed if str(name).lower() in taken]
     if met:
         raise DataError(
             f"the input already has the column(s) {', '.join(map(repr, met))}, which scoring writes; "

@@ -68,15 +68,16 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
         The input does not fit the models, or `on_missing` is `raise` and keys have no model.
     """
     from group_models.adapters import spark_columns, spark_score
+    from group_models.adapters.spark_errors import failing
 
     types = spark_columns.column_types(frame)
     passed = list(frame.columns if ask.columns is None else ask.columns)
     check_names(list(frame.columns), passed, ask.prefix)
     check_columns_once(list(frame.columns))
     check_keys(types, live, ask.keys)
-    plan = plan_scores(
-        spark_score.count_keys(frame, ask.keys), live, now=utc_now(), max_age_days=ask.scoring.max_age_days
-    )
+    with failing("counting the input's keys"):
+        counts = spark_score.count_keys(frame, ask.keys)
+    plan = plan_scores(counts, live, now=utc_now(), max_age_days=ask.scoring.max_age_days)
     check_inputs(types, plan, live, keys=ask.keys)
     if ask.scoring.on_missing == "raise":
         check_missing(plan)
@@ -96,8 +97,8 @@ def check_columns_once(columns: Sequence[str]) -> None:
     DataError
         It names the columns.
     """
-    lower = [name.lower() for name in columns]
-    doubled = sorted({name for name in columns if lower.count(name.lower()) > 1})
+    lower = [str(name).lower() for name in columns]
+    doubled = sorted({str(name) for name in columns if lower.count(str(name).lower()) > 1})
     if doubled:
         raise DataError(f"the input has the column(s) {', '.join(map(repr, doubled))} more than once; rename them")
 

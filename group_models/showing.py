@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, An
     """Return the newest published manifest row of each key, `serves` and `model_run_id` as the live set has them."""
     known = live.keys[live.keys["newest_run_id"].notna()]
     runs = sorted(set(known["newest_run_id"]))
-    rows = _of_runs(tables, model_set, runs)
+    rows = _without_doubles(_of_runs(tables, model_set, runs))
     at = _index(rows).get_indexer(pd.MultiIndex.from_arrays([known["newest_run_id"], known.index]))
     shown = rows.take(pa.array(at)) if len(at) else rows.slice(0, 0)
     return [_as_live(row, model) for row, model in zip(_plain(shown), known["model_run_id"], strict=True)]
@@ -29,7 +30,7 @@ def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, An
 
 def run_rows(tables: Tables, model_set: str, run_id: str) -> list[dict[str, Any]]:
     """Return the manifest rows of one run as they are."""
-    return _plain(_of_runs(tables, model_set, [run_id]))
+    return _plain(_without_doubles(_of_runs(tables, model_set, [run_id])))
 
 
 def _of_runs(tables: Tables, model_set: str, runs: Sequence[str]) -> pa.Table:
@@ -37,8 +38,11 @@ def _of_runs(tables: Tables, model_set: str, runs: Sequence[str]) -> pa.Table:
 
 
 def _index(rows: pa.Table) -> pd.MultiIndex:
-    frame = rows.select(["run_id", "key_id"]).to_pandas()
-    return pd.MultiIndex.from_frame(frame[~frame.duplicated()])
+    return pd.MultiIndex.from_frame(rows.select(["run_id", "key_id"]).to_pandas())
+
+
+def _without_doubles(rows: pa.Table) -> pa.Table:
+    return rows.filter(pa.array(~_index(rows).duplicated()))
 
 
 def _as_live(row: dict[str, Any], model_run_id: Any) -> dict[str, Any]:
@@ -55,6 +59,14 @@ def _plain(rows: pa.Table) -> list[dict[str, Any]]:
         {name: dict(value) if name in _MAPS and value is not None else value for name, value in row.items()}
         for row in rows.to_pylist()
     ]
+
+
+def failures(tables: Tables, model_set: str, run_id: str) -> dict[str, int]:
+    """Return a run's keys with an error, counted by stage and class of the exception, most first."""
+    where = {"model_set": [model_set], "run_id": [run_id]}
+    rows = tables.read(MANIFEST, columns=["error_stage", "error_type"], where=where).to_pylist()
+    counts = Counter(f"{row['error_type']} in {row['error_stage']}" for row in rows if row["error_type"])
+    return dict(counts.most_common())
 
 
 def worst(rows: Sequence[dict[str, Any]], count: int, metric: str = "mae") -> list[dict[str, Any]]:

@@ -28,8 +28,9 @@ _UNITS = {
     "gi": 2**30,
     "ti": 2**40,
 }
-_NAME_PART = re.compile(r"^[a-z0-9_][a-z0-9_-]*$")
-_RUN_ID = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
+_NAME_PART = re.compile(r"[a-z0-9_][a-z0-9_-]*")
+_RUN_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _MAX_NAME = 255
 
 
@@ -135,6 +136,14 @@ class Limits(_Model):
     max_failed_share: float = Field(default=0.05, ge=0, le=1)
     max_failed_keys: int = Field(default=2, ge=0)
 
+    @pydantic.model_validator(mode="after")
+    def _rows_in_order(self) -> Self:
+        if self.max_key_rows < self.min_rows:
+            raise ValueError(
+                f"max_key_rows {self.max_key_rows} is below min_rows {self.min_rows}; no key could be fitted"
+            )
+        return self
+
 
 class Compute(_Model):
     """What a session cannot tell: task slots, and how long one wave may take."""
@@ -150,6 +159,12 @@ class Scoring(_Model):
         "null"
     )
     max_age_days: float | None = Field(default=None, gt=0)
+
+
+_DECIDE_A_FIT = (
+    "keys", "target", "features", "estimator", "time_column", "task", "holdout", "refit", "oversize", "seed",
+)  # fmt: skip
+"""Fields of which a change makes another model of the same rows."""
 
 
 class Spec(_Model):
@@ -215,11 +230,9 @@ class Spec(_Model):
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
-        decides = {
-            name: value
-            for name, value in self._plain().items()
-            if name not in ("source", "warehouse", "compute", "scoring")
-        }
+        plain = self._plain()
+        decides = {name: plain[name] for name in _DECIDE_A_FIT}
+        decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
         libraries = {name: ".".join(version.split(".")[:2]) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -230,12 +243,23 @@ def name_mistake(name: str) -> str | None:
     parts = name.split(".")
     if len(parts) != 3:
         return f"{name!r} has {len(parts)} level(s); write three, catalog.schema.name"
-    wrong = [part for part in parts if not _NAME_PART.match(part)]
+    wrong = [part for part in parts if not _NAME_PART.fullmatch(part)]
     if wrong:
         return f"{name!r}: {', '.join(map(repr, wrong))} may have only a-z, 0-9, _ and -, and not start with -"
     if len(name) > _MAX_NAME:
         return f"{name!r} has {len(name)} characters; at most {_MAX_NAME} are allowed"
     return None
+
+
+def is_uri(path: str) -> bool:
+    """Return whether a path names a file system of its own: `s3://bucket/x`, `dbfs:/x`.
+
+    Examples
+    --------
+    >>> is_uri("s3://bucket/x"), is_uri("dbfs:/x"), is_uri("data/x"), is_uri("C:/x")
+    (True, True, False, False)
+    """
+    return _URI.match(path) is not None
 
 
 def check_run_id(run_id: str) -> str:
@@ -246,7 +270,7 @@ def check_run_id(run_id: str) -> str:
     SpecError
         It has other characters than letters, digits, `-`, `_`, or does not start with a letter.
     """
-    if not _RUN_ID.match(run_id) or len(run_id) > _MAX_NAME:
+    if not _RUN_ID.fullmatch(run_id) or len(run_id) > _MAX_NAME:
         rule = "a run id has letters, digits, - and _, starts with a letter and is at most 255 long"
         raise SpecError([f"run id {run_id!r}: {rule}"], where="the call")
     return run_id
@@ -263,6 +287,8 @@ def load_spec(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
         Every mistake at once, one sentence each.
     """
     if isinstance(given, Spec):
+        if mistakes := check_roles({name: getattr(given, name) for name in Spec.model_fields}):
+            raise SpecError(mistakes)
         return given
     if isinstance(given, Mapping):
         return _validated(dict(given), "the spec")
@@ -302,11 +328,15 @@ def read_spec_file(path: Path) -> dict[str, Any]:
 def resolve_paths(spec: Spec, folder: Path) -> Spec:
     """Return the spec with its relative paths made absolute against a folder."""
     changes: dict[str, Any] = {}
-    if spec.source.path is not None and "://" not in spec.source.path:
-        changes["source"] = spec.source.model_copy(update={"path": str(folder / spec.source.path)})
+    if spec.source.path is not None:
+        changes["source"] = spec.source.model_copy(update={"path": _resolved(spec.source.path, folder)})
     if spec.warehouse is not None:
-        changes["warehouse"] = str(folder / spec.warehouse)
+        changes["warehouse"] = _resolved(spec.warehouse, folder)
     return spec.model_copy(update=changes)
+
+
+def _resolved(path: str, folder: Path) -> str:
+    return path if is_uri(path) else str(folder / Path(path).expanduser())
 
 
 def _validated(raw: dict[str, Any], where: str) -> Spec:
@@ -370,7 +400,7 @@ def _sentence(error: Any) -> str:
         return f"{where}: unknown field{_meant(error['loc'])}"
     if error["type"] == "missing":
         return f"{where}: is missing"
-    said = error["msg"].removeprefix("Value error, ")
+    said = error["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
     got = "" if error["type"] == "value_error" else f", got {error['input']!r}"
     return f"{where}: {said[:1].lower()}{said[1:]}{got}"
 

@@ -211,6 +211,7 @@ PLAN = Table(
         Column("n_parts", "int", "parts that a salted key is split into"),
         Column("sample_share", "double", "share of the rows that a sampled key keeps"),
         Column("predicted_seconds", "double", "expected seconds of the fit"),
+        Column("predicted_model_bytes", "double", "expected bytes of the stored model"),
         *_TRAINED_TIMES,
         Column("holdout_from", "timestamp", "first moment of the holdout, the same for all keys"),
     ),

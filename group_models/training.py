@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import importlib.metadata
 import json
 import time
@@ -13,42 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from group_models.adapters import spark_probe, spark_source, spark_train
+from group_models.adapters import spark_probe, spark_sizes
 from group_models.errors import StateError
-from group_models.fitting import FitSettings
 from group_models.live import read_releases, read_without_pins
-from group_models.manifest import (
-    STORE_COLUMNS,
-    RunIdentity,
-    compose,
-    count_statuses,
-    missing_keys,
-    release_refusal,
-)
-from group_models.mlmodel import MlmodelTemplate
-from group_models.plans import FITTED, Plan, summarise
-from group_models.ports import Commit, SparkFrame, Tables
+from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
+from group_models.plans import Plan, summarise
+from group_models.ports import Commit, Tables
 from group_models.preparing import Prepared, make_plan
-from group_models.registry import make_family
-from group_models.showing import worst_of_run
-from group_models.spec import check_run_id
-from group_models.tables import MANIFEST, PLAN, RUN, STORE, micros, utc_now
+from group_models.showing import failures, worst_of_run
+from group_models.spec import check_run_id, is_uri
+from group_models.tables import MANIFEST, PLAN, RUN, STORE, utc_now
 from group_models.texts import counts_text, facts_html
+from group_models.waves import Say, train_waves
 
 STARTED, FINISHED = 0, 1
 """Commit numbers of a run's two rows."""
-
-NUMBERS_PER_WAVE = 1000
-"""Commit numbers that a wave reserves, for what its first attempt leaves missing."""
-
-_ATTEMPTS = 3
-
-Say = Callable[[str], None]
-"""Where progress goes, a line each."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -84,6 +62,7 @@ class Run:
         return {
             **again,
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
+            **({"failures": counts_text(failed)} if (failed := self.failures()) else {}),
             "released": released,
             "seconds": seconds,
             "tables": self.tables.describe(),
@@ -93,6 +72,10 @@ class Run:
         """Return the run as plain values, for JSON."""
         names = ("model_set", "run_id", "counts", "seconds", "refusal", "release_id", "is_repeated")
         return {**{name: getattr(self, name) for name in names}, "tables": self.tables.describe()}
+
+    def failures(self) -> dict[str, int]:
+        """Return the keys that failed, counted by stage and class of the exception, most first."""
+        return failures(self.tables, self.model_set, self.run_id)
 
     def worst(self, count: int = 5) -> list[Mapping[str, Any]]:
         """Return the manifest rows of the keys with the highest error on their holdout."""
@@ -162,10 +145,11 @@ def train_run(prepared: Prepared, run_id: str | None, *, say: Say, release: Call
         say(f"each fit uses {threads} threads, beside the other tasks of its machine")
     clock = _Clock()
     with clock.phase("probe"):
-        spark_probe.check_workers(prepared.spark, _shared_paths(prepared))
+        dotted = prepared.estimator.object if isinstance(prepared.estimator.object, str) else None
+        spark_probe.check_workers(prepared.spark, _shared_paths(prepared), dotted)
     started, plan = _start(prepared, run_id, rows.get("started"), clock, say)
     with clock.phase("train"):
-        _train_waves(prepared, plan, started, say)
+        train_waves(prepared, plan, run_id, say)
     with clock.phase("manifest"):
         counts = _write_manifest(prepared, plan, started)
     refusal = release_refusal(counts, prepared.spec.limits)
@@ -218,8 +202,10 @@ def _told_again(prepared: Prepared, run_id: str, finished: Mapping[str, Any]) ->
 
 
 def _shared_paths(prepared: Prepared) -> list[str]:
+    """Return the local paths that the workers' machines must see too."""
     path = prepared.spec.source.path
-    return [path] if path and "://" not in path and Path(path).exists() else []
+    source = [path] if path and not is_uri(path) else []
+    return [path for path in [*source, *prepared.tables.local_paths()] if Path(path).exists()]
 
 
 def _start(
@@ -228,6 +214,8 @@ def _start(
     """Return the run's plan: the one in the table where there is one, else a new one, written before any wave."""
     if row is None:
         row = _write_started(prepared, run_id)
+        # Of two at the same time the first one's row is there: it may be of another spec.
+        _check_same(prepared, run_id, {"started": row})
     started = _Started(run_id, row["base_release"], row["spec_fingerprint"])
     if (plan := _read_plan(prepared, run_id)) is not None:
         say(f"run {run_id} goes on where it stopped")
@@ -238,7 +226,7 @@ def _start(
     prepared.tables.append(PLAN, plan.rows(model_set, run_id), Commit(model_set, run_id, 0))
     # Of two attempts at the same time the first one's plan counts.
     written = _read_plan(prepared, run_id)
-    return started, plan if written is None else dataclasses.replace(written, slots=plan.slots)
+    return started, plan if written is None else written
 
 
 def _write_started(prepared: Prepared, run_id: str) -> dict[str, Any]:
@@ -282,102 +270,7 @@ def _read_plan(prepared: Prepared, run_id: str) -> Plan | None:
     if not prepared.tables.numbers(PLAN, model_set=owner, owner=run_id):
         return None
     rows = prepared.tables.read(PLAN, where={"model_set": [owner], "run_id": [run_id]}).sort_by("key_id")
-    return Plan.of_rows(rows, slots=prepared.spec.compute.slots or 1)
-
-
-def _train_waves(prepared: Prepared, plan: Plan, started: _Started, say: Say) -> None:
-    settings = fit_settings(prepared, started.run_id, plan.holdout_from)
-    rows = prepared.rows()
-    say(f"run {started.run_id}: {plan!r}")
-    for wave in range(plan.waves):
-        start = time.perf_counter()
-        of_wave = plan.keys.filter(pc.equal(plan.keys["wave"], wave))
-        _train_wave(prepared, wave, of_wave, rows, settings)
-        took = time.perf_counter() - start
-        units = len(plan.units_of_wave(wave))
-        say(f"wave {wave + 1} of {plan.waves} done: {of_wave.num_rows:,} keys in {units} units, {took:.1f} s")
-
-
-def _train_wave(prepared: Prepared, wave: int, of_wave: pa.Table, rows: SparkFrame, settings: FitSettings) -> None:
-    """Commit a wave; what an attempt leaves missing goes out under the next number."""
-    owner = Commit(settings.model_set, settings.run_id, 0)
-    taken = set(prepared.tables.numbers(STORE, model_set=owner.model_set, owner=owner.owner))
-    for attempt in range(_ATTEMPTS):
-        number = wave * NUMBERS_PER_WAVE + attempt
-        if number in taken:
-            continue
-        missing = of_wave.filter(
-            pc.is_in(of_wave["key_id"], pa.array(_missing(prepared, of_wave, settings.run_id), pa.string()))
-        )
-        if not missing.num_rows:
-            return
-        units = tuple(sorted(pc.unique(missing["unit"]).to_pylist()))
-        job = spark_train.Wave(wave, number, attempt, units, _model_bytes(prepared, missing))
-        frame = spark_train.train_wave(
-            rows, _plan_frame(prepared, wave, settings.run_id), job, roles=prepared.roles,
-            key_types=prepared.key_types, settings=settings,
-        )  # fmt: skip
-        with _failing_wave(settings.run_id, wave, units):
-            prepared.tables.append(STORE, frame, dataclasses.replace(owner, number=number))
-    if left := _missing(prepared, of_wave, settings.run_id):
-        raise StateError(f"run {settings.run_id}: wave {wave} left {len(left)} keys without an outcome, {left[:5]}")
-
-
-def _missing(prepared: Prepared, of_wave: pa.Table, run_id: str) -> list[str]:
-    where = {"model_set": [prepared.spec.model_set], "run_id": [run_id]}
-    return missing_keys(of_wave, prepared.tables.read(STORE, columns=["key_id"], where=where))
-
-
-def _model_bytes(prepared: Prepared, keys: pa.Table) -> float:
-    rows = keys["usable_rows"].to_numpy().astype(np.int64)
-    family = make_family(prepared.estimator, prepared.features)
-    return float(family.predicted_model_bytes(rows, len(prepared.spec.features)).sum())
-
-
-def _plan_frame(prepared: Prepared, wave: int, run_id: str) -> SparkFrame:
-    """Return the plan's rows of a wave as they are in the table: no local relation of a million keys is uploaded."""
-    where = {"model_set": [prepared.spec.model_set], "run_id": [run_id]}
-    columns = ["key_id", "key", "unit", "key_index", "decision", "sample_share"]
-    keys = prepared.tables.scan(
-        prepared.spark, PLAN, columns=columns, where={**where, "wave": [wave], "decision": FITTED}
-    )
-    done = prepared.tables.scan(prepared.spark, STORE, columns=["key_id"], where=where)
-    return keys.join(done, "key_id", "left_anti")
-
-
-@contextmanager
-def _failing_wave(run_id: str, wave: int, units: tuple[int, ...]) -> Iterator[None]:
-    """Say of a wave that failed as a whole which run to go on with."""
-    try:
-        yield
-    except spark_source.SPARK_ERRORS as e:
-        raise StateError(
-            f"run {run_id}: wave {wave} with units {units[0]} to {units[-1]} failed: {spark_source.cause(e)}. "
-            f"Nothing of it was stored, earlier waves were; `--run-id {run_id}` goes on."
-        ) from e
-
-
-def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
-    """Return what the units of a run must know."""
-    spec = prepared.spec
-    family = make_family(prepared.estimator, prepared.features)
-    template = MlmodelTemplate.build(
-        model_set=spec.model_set, run_id=run_id, features=prepared.features, flavor=family.flavor,
-        estimator=family.name,
-    )  # fmt: skip
-    return FitSettings(
-        model_set=spec.model_set,
-        run_id=run_id,
-        features=dict(prepared.roles.features),
-        estimator=prepared.estimator,
-        template=template,
-        refit=spec.refit,
-        seed=spec.seed,
-        max_model_bytes=spec.limits.max_model_bytes,
-        holdout_by=spec.holdout_by,
-        holdout_share=spec.holdout.share,
-        holdout_from_us=None if holdout_from is None else micros(holdout_from),
-    )
+    return Plan.of_rows(rows, slots=prepared.spec.compute.slots or spark_sizes.count_slots(prepared.frame))
 
 
 def _write_manifest(prepared: Prepared, plan: Plan, started: _Started) -> dict[str, int]:
@@ -389,7 +282,5 @@ def _write_manifest(prepared: Prepared, plan: Plan, started: _Started) -> dict[s
     max_age_days = prepared.spec.scoring.max_age_days
     identity = RunIdentity(model_set, started.run_id, started.spec_fingerprint, max_age_days)
     manifest = compose(plan.keys, store, live.models(), identity, ages=live.ages(utc_now()))
-    if manifest.num_rows != plan.keys.num_rows:
-        raise StateError(f"run {started.run_id}: {plan.keys.num_rows} keys in, {manifest.num_rows} rows out")
     tables.append(MANIFEST, manifest, Commit(model_set, started.run_id, 0))
     return count_statuses(tables.read(MANIFEST, columns=["status"], where=where))

@@ -100,22 +100,14 @@ def writing(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _spark_writing(folder: Path) -> Iterator[None]:
     """Do the same for a full disk under Spark, whose errors tell it by their text alone."""
+    from group_models.adapters.spark_errors import SPARK_ERRORS
+
     try:
         yield
-    except _spark_errors() as error:
+    except SPARK_ERRORS as error:
         if "No space left on device" not in str(error):
             raise
         raise StateError(_not_written(folder, f"{_FULL} (this one, or Spark's spark.local.dir)")) from error
-
-
-def _spark_errors() -> tuple[type[Exception], ...]:
-    from pyspark.errors import PySparkException
-
-    try:
-        from py4j.protocol import Py4JJavaError
-    except ImportError:  # a client of Spark Connect may come without it
-        return (PySparkException,)
-    return PySparkException, Py4JJavaError
 
 
 def _not_written(folder: Path, reason: str) -> str:

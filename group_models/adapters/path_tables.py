@@ -52,6 +52,10 @@ class PathTables:
         """Return where the tables are, for people."""
         return f"Parquet folders under {self._folder}"
 
+    def local_paths(self) -> list[str]:
+        """Return the folder of the tables."""
+        return [str(self.root)]
+
     def append(self, table: Table, rows: pa.Table | SparkFrame, commit: Commit) -> bool:
         """Append rows unless the commit is there already; return whether these rows went in.
 

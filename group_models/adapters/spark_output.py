@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from group_models.adapters import spark_columns
-from group_models.adapters.spark_source import first_line, open_path
+from group_models.adapters.spark_errors import failing, first_line
+from group_models.adapters.spark_source import open_path
 from group_models.errors import DataError, StateError
+from group_models.spec import is_uri
 
-_TABLE = re.compile(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*){0,2}$")
+_TABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*){0,2}")
 _REFUSED_BY_DELTA = re.compile(r"[ ,;{}()\n\t=]")
 
 
@@ -27,7 +30,7 @@ def is_table(name: str) -> bool:
     (True, False, False)
     """
     is_file = name.endswith((".parquet", ".csv", ".json", ".jsonl", ".orc"))
-    return bool(_TABLE.match(name)) and "." in name and not is_file and not Path(name).exists()
+    return bool(_TABLE.fullmatch(name)) and "." in name and not is_file and not Path(name).exists()
 
 
 def read_input(spark: SparkSession, name: str) -> DataFrame:
@@ -44,60 +47,104 @@ def read_input(spark: SparkSession, name: str) -> DataFrame:
         raise DataError(f"cannot read {name}: {first_line(e)}") from e
 
 
-def check_output(spark: SparkSession, output: str, mode: str, source: str) -> None:
-    """Refuse an output before anything is scored: it exists, or is the input.
+def check_output(spark: SparkSession, output: str, mode: str, kept: Sequence[str]) -> None:
+    """Refuse an output before anything is scored: it exists, or writing it would remove something else.
+
+    Parameters
+    ----------
+    kept
+        Paths that must stay: input, spec, warehouse, working directory. An output may be none of them and hold
+        none of them.
 
     Raises
     ------
     StateError
         The message names the output and the way out.
     """
-    if mode == "overwrite" and (output == source or Path(output).absolute() == Path(source).absolute()):
+    if is_table(output):
+        exists = spark.catalog.tableExists(output)
+    else:
+        exists = _exists(output)
+        if mode == "overwrite" and exists:
+            _check_replaceable(Path(output).resolve(), kept)
+    if mode == "overwrite" and output in kept:
         raise StateError(f"{output} is the input; writing over it would lose it. Name another output.")
-    exists = spark.catalog.tableExists(output) if is_table(output) else _exists(output)
     if mode == "error" and exists:
         raise StateError(f"{output} exists; say --mode append or --mode overwrite, or name another output")
 
 
+def _check_replaceable(target: Path, kept: Sequence[str]) -> None:
+    """Refuse to replace a folder that is not an earlier output, or that holds something that must stay."""
+    for path in (Path(path).resolve() for path in kept if not is_uri(path)):
+        if path.is_relative_to(target) or (path.exists() and target.is_relative_to(path) and path != Path.cwd()):
+            raise StateError(
+                f"{target} is or holds {path} or lies in it; writing over it would lose it. Name another output."
+            )
+    strange = [entry.name for entry in target.iterdir() if not _is_output(entry)] if target.is_dir() else []
+    if strange:
+        raise StateError(
+            f"{target} holds {', '.join(sorted(strange)[:3])}, so it is no earlier output and is not replaced; "
+            "name another output, or remove it yourself"
+        )
+
+
+def _is_output(entry: Path) -> bool:
+    return entry.is_file() and entry.name.startswith(("part-", "_", ".part-", "._"))
+
+
 def _exists(output: str) -> bool:
-    return "://" not in output and Path(output).exists()
+    return not is_uri(output) and Path(output).exists()
 
 
 def write_output(frame: DataFrame, output: str, mode: str) -> None:
-    """Write scored rows. A local folder appears whole or not at all; `overwrite` swaps it with one rename.
+    """Write scored rows. A new local folder appears whole or not at all.
 
     Raises
     ------
     DataError
-        A table cannot have a column of this name.
+        A table cannot have a column of this name, or the query failed.
     """
-    if is_table(output):
-        refused = [name for name in frame.columns if _REFUSED_BY_DELTA.search(name)]
-        if refused:
-            named = ", ".join(map(repr, refused))
-            raise DataError(
-                f"{output}: a table refuses ` ,;{{}}()=` in column names ({named}); rename them, or write a path"
-            )
-        frame.write.mode(mode).saveAsTable(output)
-    elif "://" in output or (mode == "append" and Path(output).exists()):
-        frame.write.mode(mode).format(_format(output)).save(_spark_path(output))
-    else:
-        _write_folder(frame, Path(output).absolute())
+    with failing(f"scoring into {output}"):
+        if is_table(output):
+            _check_table_names(frame, output)
+            frame.write.mode(mode).saveAsTable(output)
+        elif is_uri(output) or (mode == "append" and Path(output).exists()):
+            frame.write.mode(mode).format(_format(output)).save(_spark_path(output))
+        else:
+            _write_folder(frame, Path(output).absolute())
+
+
+def _check_table_names(frame: DataFrame, output: str) -> None:
+    refused = ", ".join(repr(name) for name in frame.columns if _REFUSED_BY_DELTA.search(name))
+    if refused:
+        rule = "a table refuses ` ,;{}()=` in column names"
+        raise DataError(f"{output}: {rule} ({refused}); rename them, or write a path")
 
 
 def _write_folder(frame: DataFrame, target: Path) -> None:
-    """Write beside the target and rename: a killed write leaves the target as it was."""
+    """Write beside the target, then rename: what was there stays until all is written, and comes back on failure.
+
+    Only between the two renames is there neither; the old one is then beside the target under a hidden name.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    attempt = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+    attempt, old = (target.parent / f".{target.name}.{uuid.uuid4().hex}{end}" for end in ("", ".old"))
     try:
         frame.write.format(_format(target.name)).save(str(attempt))
-        old = target.parent / f".{target.name}.{uuid.uuid4().hex}.old"
         if target.exists():
             target.rename(old)
-        attempt.rename(target)
-        shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+        try:
+            attempt.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+        _remove(old)
     finally:
-        shutil.rmtree(attempt, ignore_errors=True)
+        _remove(attempt)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _format(output: str) -> str:
@@ -105,7 +152,7 @@ def _format(output: str) -> str:
 
 
 def _spark_path(output: str) -> str:
-    return output if "://" in output else str(Path(output).absolute())
+    return output if is_uri(output) else str(Path(output).absolute())
 
 
 def count_statuses(spark: SparkSession, output: str, column: str) -> dict[str, int]:

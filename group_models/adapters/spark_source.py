@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from group_models.adapters.spark_errors import first_line
 from group_models.errors import DataError, SpecError
-from group_models.spec import Source
+from group_models.objects import resolve
+from group_models.spec import Source, is_uri
 
-SPARK_ERRORS = (PySparkException, Py4JJavaError)
-"""What a failed query raises: classic sessions pass some errors of the JVM through as they are."""
+_MOUNTED = ("/Volumes/", "/dbfs/")
+"""Folders that a Databricks cluster sees and a client elsewhere does not."""
 
-_RAISED = re.compile(r"(?!(org|java|scala)\.)[A-Za-z_][\w.]*(Error|Exception): ")
-"""A line of a Python traceback that names the exception; the JVM's own are around it."""
+_QUOTED = re.compile(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
+_UNSTABLE = re.compile(r"\b(select|rand|randn|random|uuid|now|current_\w+|shuffle|monotonically_\w+)\b", re.IGNORECASE)
+"""What makes a predicate true for other keys the next time it is asked, or reads other tables."""
 
 _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 
@@ -36,7 +37,7 @@ def open_source(spark: SparkSession, source: Source) -> DataFrame:
     """
     try:
         return _open(spark, source)
-    except (PySparkException, ImportError, AttributeError) as e:
+    except PySparkException as e:
         raise DataError(f"cannot open the source ({source.describe()}): {first_line(e)}") from e
 
 
@@ -48,8 +49,17 @@ def _open(spark: SparkSession, source: Source) -> DataFrame:
     if source.sql is not None:
         return spark.sql(source.sql)
     if source.python is not None:
-        return _as_frame(spark, import_dotted(source.python)(spark))
+        return _as_frame(spark, _called(spark, source.python))
     return _as_frame(spark, source.frame)
+
+
+def _called(spark: SparkSession, path: str) -> Any:
+    """Return what the user's function makes of the session."""
+    function = resolve(path)
+    try:
+        return function(spark)
+    except Exception as e:
+        raise DataError(f"the source python: {path} raised {type(e).__name__}: {first_line(e)}") from e
 
 
 def open_path(spark: SparkSession, path: str, format_: str | None = None) -> DataFrame:
@@ -60,21 +70,17 @@ def open_path(spark: SparkSession, path: str, format_: str | None = None) -> Dat
     DataError
         There is no such local path.
     """
-    if "://" not in path and not path.startswith(("/Volumes/", "/dbfs/", "dbfs:")) and not Path(path).exists():
-        raise DataError(f"there is no {path}; paths in a spec are relative to the spec's file")
+    if not is_uri(path) and not path.startswith(_MOUNTED) and not Path(path).exists():
+        raise DataError(
+            f"there is no {path} (a path in a spec is relative to the spec's file, others to where you are)"
+        )
     format_ = format_ or _FORMATS.get(Path(path).suffix.lower(), "parquet")
     reader = spark.read.format(format_)
     if format_ == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")
-    frame = reader.load(path if "://" in path else str(Path(path).absolute()))
+    frame = reader.load(path if is_uri(path) else str(Path(path).absolute()))
     _ = frame.schema
     return frame
-
-
-def import_dotted(path: str) -> Any:
-    """Return the attribute that `package.module:name` names."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def _as_frame(spark: SparkSession, frame: Any) -> DataFrame:
@@ -94,6 +100,9 @@ def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str
     SpecError
         It says what the scope may use.
     """
+    if unstable := _UNSTABLE.search(_QUOTED.sub("''", where)):
+        said = f"where {where!r}: {unstable[0]} is not allowed; a scope must name the same keys whenever it is asked"
+        raise SpecError([said], where="the call")
     columns = ", ".join(f"`{name.replace('`', '``')}` {spark_type}" for name, spark_type in key_types.items())
     try:
         _ = spark.createDataFrame([], columns).where(where).schema
@@ -115,15 +124,3 @@ def keys_in_scope(spark: SparkSession, where: str, key_types: Mapping[str, str],
         "key_id", *[F.col("key").getItem(name).cast(kind).alias(name) for name, kind in key_types.items()]
     )
     return [row["key_id"] for row in typed.where(where).select("key_id").collect()]
-
-
-def cause(error: BaseException) -> str:
-    """Return what a worker raised, the last line of its traceback, where there is one; else the first line."""
-    raised = [line for line in map(str.strip, str(error).splitlines()) if _RAISED.match(line)]
-    return raised[-1] if raised else first_line(error)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without Spark's query plan."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]

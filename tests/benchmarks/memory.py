@@ -1,9 +1,10 @@
-"""The largest resident memory of a side's processes, by kind, sampled while it works."""
+"""What a side's processes take: the largest resident memory by kind, and CPU time, sampled while it works."""
 
 from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Self
 
 import psutil
 
@@ -14,20 +15,30 @@ INTERVAL_S = 0.2
 _WORKERS = ("pyspark.daemon", "pyspark/daemon", "loky")
 
 
-class MemoryPeaks:
-    """Sample this process and its children in a thread; `peaks_mb` has the largest process of each kind.
+class ProcessWatch:
+    """Sample this process and its children in a thread.
 
-    Memory that a forked worker shares with its parent counts in both.
+    `peaks_mb` has the largest process of each kind; memory that a forked worker shares with its parent counts in
+    both. CPU time tells more than wall time on a machine that others use too.
     """
 
     def __init__(self) -> None:
         self.peaks_mb: dict[str, float] = {}
         self._own = psutil.Process()
         self._kinds: dict[int, str | None] = {self._own.pid: "driver_python"}
+        self._cpu_before: dict[int, float] = {}
+        self._cpu_s: dict[int, float] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> MemoryPeaks:
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of all processes since the watch began."""
+        return sum(seconds - self._cpu_before.get(pid, 0.0) for pid, seconds in self._cpu_s.items())
+
+    def __enter__(self) -> Self:
+        self._sample()
+        self._cpu_before = dict(self._cpu_s)
         self._thread.start()
         return self
 
@@ -45,6 +56,7 @@ class MemoryPeaks:
             try:
                 kind = self._kind(process)
                 used = process.memory_info().rss / 1e6
+                self._cpu_s[process.pid] = sum(process.cpu_times()[:2])
             except psutil.Error:  # it has ended meanwhile
                 continue
             if kind is not None:

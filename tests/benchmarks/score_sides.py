@@ -92,10 +92,10 @@ def _score_chunk(chunk: pd.DataFrame, models: Mapping[tuple[str, ...], bytes]) -
 
 def _predict_groups(frame: pd.DataFrame, models: Mapping[tuple[str, ...], Any]) -> pd.DataFrame:
     """Return id, keys and prediction of each row, in order."""
-    x = frame[FEATURES]
+    x = frame[FEATURES].to_numpy()
     prediction = np.empty(len(frame))
     for key, rows in frame.groupby(KEYS, sort=False).indices.items():
-        prediction[rows] = models[key].predict(x.iloc[rows])
+        prediction[rows] = models[key].predict(x[rows])
     return frame[[ID, *KEYS]].assign(prediction=prediction)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.memory import MemoryPeaks
+from tests.benchmarks.memory import ProcessWatch
 from tests.benchmarks.workloads import Data, Workload
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Outcome:
     """
 
     seconds: float = 0.0
+    cpu_s: float = 0.0
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     peaks_mb: dict[str, float] = dataclasses.field(default_factory=dict)
     sampled_keys: int | None = None
@@ -65,13 +66,13 @@ class Outcome:
 
 @contextlib.contextmanager
 def measured() -> Iterator[Outcome]:
-    """Time the block and sample the memory of its processes."""
+    """Time the block and watch its processes."""
     outcome = Outcome()
-    with MemoryPeaks() as memory:
+    with ProcessWatch() as watch:
         start = time.perf_counter()
         yield outcome
         outcome.seconds = time.perf_counter() - start
-    outcome.peaks_mb = memory.peaks_mb
+    outcome.cpu_s, outcome.peaks_mb = watch.cpu_s, watch.peaks_mb
 
 
 def warm_session(job: Job) -> SparkSession:
@@ -83,10 +84,10 @@ def warm_session(job: Job) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY", DRIVER_MEMORY),
-        "spark.local.dir": str(job.data.folder / "spark"),
+        "spark.local.dir": str(job.data.folder.parent / "spark"),
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(job.data.folder / "spark-warehouse"),
+        "spark.sql.warehouse.dir": str(job.data.folder.parent / "spark-warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
 import statistics
 import time
@@ -222,8 +221,3 @@ def _with_sample(outcome: Outcome, job: Job) -> Outcome:
     outcome.metrics = {key_name(key): {name: rows[key][name] for name in usual.COLUMNS[4:-1]} for key in keys}
     outcome.predictions = usual.predict_sample(sample, {key: pickle.loads(rows[key]["model"]) for key in keys}, ID)
     return outcome
-
-
-def quiet_mlflow() -> None:
-    """Keep MLflow from asking git and from writing into the working directory."""
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")

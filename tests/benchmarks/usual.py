@@ -1,4 +1,8 @@
-"""The usual work per key, as one writes it with pandas and scikit-learn: what all sides but the product's do."""
+"""The usual work per key, as one writes it with pandas and scikit-learn: what all sides but the product's do.
+
+It is written by somebody who minds the time: models are fitted on arrays, because scikit-learn checks the columns of
+a frame one by one, which takes longer than the fit of a small key.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ def fit_key(frame: pd.DataFrame, fit: Fit) -> tuple[Any, dict[str, float]]:
     frame
         One key's rows in order of time: `time_us`, the target and the features as float64.
     """
-    x, y = frame[FEATURES], frame[TARGET].to_numpy()
+    x, y = frame[FEATURES].to_numpy(), frame[TARGET].to_numpy()
     is_held = frame[TIME_US].to_numpy() >= fit.cutoff_us
     metrics: dict[str, float] = {}
     if is_held.any() and not is_held.all():
@@ -89,6 +93,6 @@ def predict_sample(sample: pd.DataFrame, models: Mapping[tuple[str, ...], Any], 
     """Return the prediction of each row of the sample by its id, by the usual models."""
     found: dict[str, float] = {}
     for key, rows in sample.groupby(KEYS):
-        prediction = models[key].predict(rows[FEATURES].astype(np.float64))
+        prediction = models[key].predict(rows[FEATURES].to_numpy(np.float64))
         found |= zip(map(str, rows[id_column]), map(float, prediction), strict=True)
     return found

@@ -32,7 +32,7 @@ class Workload:
     """One estimator on so many keys and rows; rows are spread evenly over the keys."""
 
     estimator: str
-    params: Mapping[str, Any]
+    params: Mapping[str, Any] = dataclasses.field(hash=False)
     keys: int
     rows: int
 

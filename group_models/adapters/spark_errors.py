@@ -1,0 +1,49 @@
+"""What a failed Spark query raises, and what of it a person needs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from pyspark.errors import PySparkException
+
+from group_models.errors import DataError
+
+try:
+    from py4j.protocol import Py4JJavaError
+except ImportError:  # a client of Spark Connect may come without it
+    SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+else:
+    SPARK_ERRORS = (PySparkException, Py4JJavaError)
+    """Classic sessions pass some errors of the JVM through as they are."""
+
+_RAISED = re.compile(r"(?!(org|java|scala)\.)[A-Za-z_][\w.]*(Error|Exception): ")
+"""A line of a Python traceback that names the exception; the JVM's own are around it."""
+
+
+def cause(error: BaseException) -> str:
+    """Return what a worker raised, the last line of its traceback, where there is one; else the first line."""
+    raised = [line for line in map(str.strip, str(error).splitlines()) if _RAISED.match(line)]
+    return raised[-1] if raised else first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without Spark's query plan."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]
+
+
+@contextlib.contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Turn the failure of a query into one sentence: `what` could not be done, and why.
+
+    Raises
+    ------
+    DataError
+        The query failed.
+    """
+    try:
+        yield
+    except SPARK_ERRORS as e:
+        raise DataError(f"{what} failed: {cause(e)}") from e

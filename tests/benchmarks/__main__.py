@@ -1,0 +1,76 @@
+"""Command line of the benchmark: `python -m tests.benchmarks [--small] [--only NAME] [--json FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.benchmarks import profiling, report
+from tests.benchmarks.runner import Case, Options, all_cases, run_cases
+from tests.benchmarks.workloads import FULL, SMALL, Workload
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is asked for and return the exit code."""
+    asked = _parser().parse_args(argv)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    workloads = _workloads(asked)
+    if asked.profile:
+        ridge = workloads[0]
+        keys = max(1, ridge.keys // profiling.UNITS)
+        profiling.profile_unit(console, keys=keys, rows=keys * (ridge.rows // ridge.keys))
+        return 0
+    cases = _chosen(all_cases(workloads), asked.only)
+    if not cases:
+        console.print(f"no row is named like {asked.only}; there are {[c.name for c in all_cases(workloads)]}")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as temporary:
+        work = Path(asked.work or temporary).absolute()
+        options = Options(work, asked.cores, asked.repeat, is_in_process=asked.in_process)
+        rows = run_cases(cases, options, lambda line: print(line, file=sys.stderr, flush=True))
+    report.show(rows, console)
+    if asked.json:
+        asked.json.write_text(json.dumps(report.as_json(rows, options), indent=2))
+    if asked.write_results:
+        report.write_results(rows, RESULTS)
+    return report.exit_code(rows)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="small workloads, for about a minute")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="rows with this in their name, such as ridge/train"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured as JSON")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each side; the median counts (default: 1)")
+    parser.add_argument("--cores", type=int, default=2, help="cores of every side (default: 2)")
+    parser.add_argument("--keys", type=int, help="keys of each workload, instead of its own")
+    parser.add_argument("--rows", type=int, help="rows of each workload, instead of its own")
+    parser.add_argument("--work", metavar="DIR", help="folder for data and logs, kept (default: a temporary one)")
+    parser.add_argument("--write-results", action="store_true", help=f"write {RESULTS.name} beside this program")
+    parser.add_argument("--profile", action="store_true", help="profile one unit of ridge in this process instead")
+    parser.add_argument("--in-process", action="store_true", help="no child processes; for tests, times mean nothing")
+    return parser
+
+
+def _workloads(asked: argparse.Namespace) -> list[Workload]:
+    sizes = {name: getattr(asked, name) for name in ("keys", "rows") if getattr(asked, name)}
+    return [dataclasses.replace(workload, **sizes) for workload in (SMALL if asked.small else FULL)]
+
+
+def _chosen(cases: Sequence[Case], only: Sequence[str] | None) -> list[Case]:
+    return [case for case in cases if not only or any(word in case.name for word in only)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
