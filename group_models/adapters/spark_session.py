@@ -47,6 +47,7 @@ def _local_builder() -> SparkSession.Builder:
         "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{_QUIET.as_uri()}"',
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "32",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }

@@ -38,7 +38,8 @@ def settings(name: str | None = "ridge", obj: object = None, **changes: object) 
     template = MlmodelTemplate.build(model_set="c.s.m", run_id="r1", estimator="e", flavor="sklearn", features=features)
     values = {
         "model_set": "c.s.m", "run_id": "r1", "features": FEATURES, "estimator": estimator, "template": template,
-        "refit": True, "seed": 7, "max_model_bytes": 10**6, "holdout_by": "time", "holdout_share": 0.2, "holdout_from_us": 8,
+        "refit": True, "seed": 7, "max_model_bytes": 10**6,
+        "holdout_by": "time", "holdout_share": 0.2, "holdout_from_us": 8,
     }  # fmt: skip
     return FitSettings(**{**values, **changes})  # type: ignore[arg-type]
 

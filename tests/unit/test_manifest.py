@@ -52,7 +52,7 @@ def test_of_two_rows_of_a_key_the_one_with_the_lowest_number_counts() -> None:
 def test_a_key_without_an_outcome_stops_the_manifest() -> None:
     plan = plan_of(a="whole", b="sampled", c="too_small")
     assert missing_keys(plan, store_of(("a", "trained", 0))) == ["b"]
-    with pytest.raises(StateError, match="1 of 3 keys have no outcome.*--run-id r2"):
+    with pytest.raises(StateError, match=r"1 of 3 keys have no outcome.*--run-id r2"):
         compose(plan, store_of(("a", "trained", 0)), {}, RUN)
 
 

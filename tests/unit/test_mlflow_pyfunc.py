@@ -209,7 +209,7 @@ def test_an_address_loads_as_a_pyfunc(warehouse, name, features):
 
 def test_an_address_loads_as_the_native_estimator(warehouse):
     warehouse(store_row())
-    assert list(mlflow.sklearn.load_model(address()).named_steps) == ["impute", "scale", "ridge"]
+    assert list(mlflow.sklearn.load_model(address()).named_steps) == ["group_models_impute", "scale", "ridge"]
 
 
 def test_of_two_rows_of_a_key_the_lower_number_counts_and_parts_do_not(warehouse):
