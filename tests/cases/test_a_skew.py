@@ -1,0 +1,284 @@
+"""Skew, memory and parallelism: oversize keys, wide rows, tasks, threads."""
+
+import contextlib
+import pickle
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import threadpoolctl
+from pyspark.sql import functions as F
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline
+
+from group_models import api
+from group_models.adapters.spark_train import placed_units
+from group_models.errors import DataError
+from group_models.estimators import EstimatorSettings
+from group_models.fakes import MemoryTables
+from group_models.planning import SIZES, Costs, plan_keys
+from group_models.plans import summarise
+from group_models.preparing import prepare
+from group_models.spec import load_spec
+from group_models.tables import MANIFEST, PLAN, RELEASE, STORE
+from tests.cases.worlds import by_key, fit_keys, scored, spec_of, tables_of, trained
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Fail what hangs."""
+
+    def stop(*_):
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def hot_and_cold(spark):
+    """One key of 3,000 rows and five of 40."""
+    carrier = F.when(F.col("id") < 3000, F.lit("hot")).otherwise(F.concat(F.lit("cold"), F.col("id") % 5))
+    x = F.col("id").cast("double")
+    return spark.range(3200).select(carrier.alias("carrier"), x.alias("x"), (2 * x).alias("y"))
+
+
+COLD = {f"cold{i}" for i in range(5)}
+
+
+def test_a1_a_sampled_key_is_trained_on_fewer_rows_than_the_limit_and_says_so(spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    world = trained(hot_and_cold(spark), tmp_path, oversize="sample", limits=limits)
+    rows = by_key(api.show(world.spec))
+    hot = rows.pop("hot")
+    assert (hot["status"], hot["policy"], hot["rows"], hot["usable_rows"]) == ("trained", "sampled", 3000, 3000)
+    assert 800 < hot["rows_used"] <= 1000
+    assert hot["reason"].startswith("3,000 usable rows are over max_key_rows 1,000; a sample of 30.")
+    assert {key: (row["status"], row["policy"], row["rows_used"]) for key, row in rows.items()} == dict.fromkeys(
+        COLD, ("trained", "whole", 40)
+    )
+
+
+def test_a1_a_skipped_key_is_too_big_and_the_others_are_trained(spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    world = trained(hot_and_cold(spark), tmp_path, oversize="skip", limits=limits)
+    rows = by_key(api.show(world.spec))
+    hot = rows.pop("hot")
+    assert (hot["status"], hot["serves"], hot["rows"], hot["rows_used"]) == ("too_big", "none", 3000, None)
+    assert hot["reason"] == "3,000 usable rows are over max_key_rows 1,000; oversize: skip"
+    assert {key: row["status"] for key, row in rows.items()} == dict.fromkeys(COLD, "trained")
+    assert world.run.release_id
+
+
+def test_a1_fail_refuses_the_run_before_anything_is_trained_and_names_the_key(spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    spec = spec_of(hot_and_cold(spark), tmp_path, oversize="fail", limits=limits)
+    with pytest.raises(DataError, match=r"1 oversize key\(s\).*carrier=hot \(3,000 usable rows.*Nothing was trained"):
+        api.train(spec, spark=spark)
+    assert [tables_of(spec).read(table).num_rows for table in (PLAN, STORE, MANIFEST, RELEASE)] == [0, 0, 0, 0]
+
+
+def test_a1_a_refused_run_leaves_those_who_score_alone(spark, lines, tmp_path):
+    spec = lines.copied_to(tmp_path)
+    changes = {"features": ["a", "b"], "oversize": "fail", "limits": {"min_rows": 1, "max_key_rows": 1}}
+    with pytest.raises(DataError, match="oversize"):
+        api.train({**spec, **changes}, spark=spark)
+    question = pd.DataFrame({"carrier": ["A"], "row_id": [123], "a": [1.0], "b": [2], "c": [3]})
+    assert api.score(question, spec)["prediction"].tolist() == pytest.approx([123])
+
+
+@pytest.fixture(scope="module")
+def letters(spark, tmp_path_factory):
+    """A file of one key with 300 rows, each with a note of 10,000 characters: 3 MB in few rows."""
+    path = str(tmp_path_factory.mktemp("letters") / "letters.parquet")
+    x = F.col("id").cast("double")
+    note = F.concat(F.repeat(F.lit("x"), 10_000), F.col("id").cast("string"))
+    frame = spark.range(300).select(F.lit("A").alias("carrier"), x.alias("x"), x.alias("y"), note.alias("note"))
+    frame.write.parquet(path)
+    return {"path": path}
+
+
+def test_a2_a_column_that_no_fit_needs_is_not_even_read(spark, letters, tmp_path, capsys):
+    spec = load_spec(spec_of(letters, tmp_path))
+    rows = prepare(spec, MemoryTables(), spark).rows()
+    assert set(rows.columns) == {"k0", "time_us", "y", "f0", "row_hash"}
+    rows.explain()
+    plan = capsys.readouterr().out
+    assert "ReadSchema: struct<carrier:string,x:double,y:double>" in plan
+    key = api.plan(spec, spark=spark).keys.to_pylist()[0]
+    assert key["decision"] == "whole"
+    assert key["bytes"] < 300 * 100
+
+
+def test_a2_a_key_of_few_wide_rows_is_oversize_by_its_bytes(spark, letters, tmp_path):
+    limits = {"min_rows": 1, "max_key_bytes": "1MiB"}
+    spec = spec_of(letters, tmp_path, features=["x", "note"], estimator="ridge", limits=limits, oversize="skip")
+    key = api.plan(spec, spark=spark).keys.to_pylist()[0]
+    assert key["decision"] == "too_big"
+    assert 3_000_000 < key["bytes"] < 3_100_000
+    assert key["reason"] == f"{key['bytes']:,} bytes are over max_key_bytes 1,048,576; oversize: skip"
+
+
+def recorder():
+    """An estimator that notes in which partition it was fitted; a local class, so that workers get it by value."""
+
+    class Recorder(BaseEstimator, RegressorMixin):
+        def fit(self, X, y):
+            from pyspark import TaskContext
+
+            self.partition_ = TaskContext.get().partitionId()
+            return self
+
+        def predict(self, X):
+            return np.zeros(len(X))
+
+    return Recorder
+
+
+def test_a5_small_data_is_trained_in_as_many_tasks_as_there_are_slots(spark, tmp_path):
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    carrier = F.concat(F.lit("k"), F.col("id") % 40).alias("carrier")
+    frame = spark.range(400).select(carrier, F.col("id").cast("double").alias("x"), F.lit(1.0).alias("y"))
+    estimator = {"object": recorder(), "version": "1"}
+    world = trained(frame, tmp_path, estimator=estimator, compute={"slots": 4})
+    rows = tables_of(world.spec).read(STORE, columns=["unit", "data"]).to_pylist()
+    places = {(row["unit"], pickle.loads(row["data"]).partition_) for row in rows}
+    assert len(rows) == 40
+    assert {unit for unit, _ in places} == {0, 1, 2, 3}
+    assert sorted(partition for _, partition in places) == [0, 1, 2, 3]
+
+
+def sizes_of(rows):
+    """Sizes as measured, of keys with so many rows."""
+    count = len(rows)
+    columns = {
+        "key_id": [f"{i:032x}" for i in range(count)],
+        "key": [[("carrier", str(i))] for i in range(count)],
+        "level": ["carrier"] * count,
+        "rows": rows,
+        "usable_rows": rows,
+        "bytes": [100 * n for n in rows],
+    }
+    schema = pa.schema(list(SIZES))
+    return pa.table(
+        [pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema],
+        schema=schema,
+    )
+
+
+COSTS = Costs(lambda rows, columns: rows * 1e-3, lambda rows, columns: np.full(len(rows), 1000.0))
+"""A millisecond a row, a kilobyte a model."""
+
+
+def planned(rows, slots):
+    return plan_keys(sizes_of(rows), load_spec(spec_of({"path": "x"}, Path("unused"))), COSTS, slots=slots)
+
+
+def test_a6_many_keys_become_as_many_even_units_as_the_slots_can_use():
+    plan = planned([int(n) for n in np.random.default_rng(0).integers(5, 500, 5000)], 8)
+    units = plan.units().to_pandas()
+    assert len(units) == 64
+    assert units["keys"].sum() == 5000
+    assert units["predicted_seconds"].max() < 1.01 * units["predicted_seconds"].mean()
+    assert units["predicted_seconds"].is_monotonic_decreasing
+
+
+def test_a6_few_keys_become_one_unit_each_and_a_unit_that_decides_is_called_out():
+    even = planned([1000] * 8, 8)
+    assert even.units().to_pandas()["keys"].tolist() == [1] * 8
+    assert "decides" not in summarise(even).facts()["largest unit"]
+    skewed = planned([100_000, *[1000] * 20], 8)
+    assert summarise(skewed).largest_unit_rows == 100_000
+    assert "one unit decides how long the run takes" in summarise(skewed).facts()["largest unit"]
+
+
+@pytest.mark.parametrize("count", [2, 8, 50])
+def test_a6_each_unit_has_a_partition_of_its_own_whatever_the_session_says(spark, count):
+    placed = spark.createDataFrame([(int(unit),) for unit in placed_units(spark, count)], "unit int")
+    pairs = placed.repartition(count, "unit").select("unit", F.spark_partition_id().alias("partition")).collect()
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert sorted(row["partition"] for row in pairs) == list(range(count))
+
+
+def twenty_keys(spark):
+    carrier = F.concat(F.lit("k"), F.col("id") % 20).alias("carrier")
+    x = F.col("id").cast("double")
+    return spark.range(400).select("id", carrier, x.alias("x"), (2 * x).alias("y"))
+
+
+def test_a10_xgboost_that_ran_in_the_driver_first_hangs_neither_training_nor_scoring(spark, tmp_path):
+    xgboost = pytest.importorskip("xgboost")
+    noise = np.random.default_rng(0).normal(size=(5000, 5))
+    xgboost.XGBRegressor(n_estimators=10, n_jobs=4).fit(noise, noise[:, 0])
+    frame = twenty_keys(spark)
+    with within(120):
+        estimator = {"name": "xgboost", "params": {"n_estimators": 5, "n_jobs": -1}}
+        world = trained(frame, tmp_path, estimator=estimator)
+        twice = [scored("narrow", frame, world.spec).set_index("id")["prediction"].sort_index() for _ in range(2)]
+    rows = api.show(world.spec)
+    assert [(row["status"], row["params"]["n_jobs"]) for row in rows] == [("trained", "1")] * 20
+    assert len(twice[0]) == 400
+    assert twice[0].notna().all()
+    pd.testing.assert_series_equal(*twice)
+
+
+def test_a10_threads_of_the_spec_are_honoured_and_told(spark, tmp_path):
+    pytest.importorskip("xgboost")
+    estimator = {"name": "xgboost", "params": {"n_estimators": 5}, "threads": 2}
+    said = []
+    spec = spec_of(twenty_keys(spark).where("carrier = 'k1'"), tmp_path, estimator=estimator)
+    api.train(spec, spark=spark, say=said.append)
+    assert [row["params"]["n_jobs"] for row in api.show(spec)] == ["2"]
+    assert [line for line in said if "2 threads" in line] != []
+
+
+class Spy(BaseEstimator, RegressorMixin):
+    """Notes the threads that BLAS and OpenMP may use while it is fitted."""
+
+    def __init__(self, n_jobs=-1):
+        self.n_jobs = n_jobs
+
+    def fit(self, X, y):
+        self.threads_ = max(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
+        return self
+
+    def predict(self, X):
+        return np.zeros(len(X))
+
+
+SPIES = {
+    "plain": (Spy(), lambda model: model),
+    "step": (Pipeline([("spy", Spy())]), lambda model: model.named_steps["spy"]),
+    "searched": (GridSearchCV(Pipeline([("spy", Spy())]), {"spy__n_jobs": [-1, 4]}, cv=2, n_jobs=-1),
+                 lambda model: model.best_estimator_.named_steps["spy"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", SPIES)
+def test_a11_nested_thread_parameters_are_found_and_libraries_held_at_one_thread(where):
+    estimator, inner = SPIES[where]
+    x = pd.DataFrame({"x": np.arange(20.0)})
+    row = fit_keys(x, x["x"].to_numpy(), estimator=EstimatorSettings(object=estimator))[0]
+    assert row["status"] == "trained"
+    recorded = {name: value for name, value in row["params"].items() if name.endswith("n_jobs")}
+    assert set(recorded.values()) == {"1"}
+    assert inner(pickle.loads(row["data"])).threads_ == 1
+
+
+def test_a11_a_forest_that_asks_for_all_cores_gets_one_unless_the_spec_gives_more():
+    x = pd.DataFrame({"x": np.arange(20.0)})
+    forest = RandomForestRegressor(n_estimators=2, n_jobs=-1)
+    for threads in (1, 2):
+        settings = EstimatorSettings(object=forest, threads=threads)
+        row = fit_keys(x, x["x"].to_numpy(), estimator=settings)[0]
+        assert row["params"]["n_jobs"] == str(threads)
+        assert pickle.loads(row["data"]).n_jobs == threads

@@ -1,0 +1,60 @@
+"""From training to scores on a cluster whose executors are processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+import group_models
+from tests import worlds
+
+CHILD = Path(__file__).with_name("local_cluster.py")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return what a local cluster needs: a Spark home for its executors, in which they may also write."""
+    home = tmp_path / "spark-home"
+    home.mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        (home / part.name).symlink_to(part)
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return given | {
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+@pytest.mark.cluster
+def test_training_and_scoring_on_two_executors_equal_the_loop(tmp_path: Path, environment: dict[str, str]):
+    table, rows = worlds.rows(), tmp_path / "rows.parquet"
+    pq.write_table(table, rows)
+    spec = worlds.spec({"path": str(rows)}, tmp_path / "warehouse")
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    done = subprocess.run(
+        [sys.executable, str(CHILD), str(rows), str(tmp_path)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads((tmp_path / "done.json").read_text())
+    assert told["counts"] == {"trained": len(worlds.FITTED), "too_small": 1}
+    assert told["release_id"] is not None
+    assert told["processes"] == 2
+
+    frame = worlds.pandas_rows(table)
+    expected = worlds.loop(frame, worlds.SAMPLES["ridge"], is_holdout=worlds.time_holdout(frame))
+    wanted = worlds.predictions(frame, expected, worlds.SAMPLES["ridge"]).sort_index()
+    scored = pd.read_parquet(tmp_path / "scored").set_index("row_id").sort_index()
+    pd.testing.assert_series_equal(scored["prediction"], wanted, check_names=False, rtol=0, atol=1e-9)
+    for row in group_models.show(spec, status="trained"):
+        assert row["metrics"] == (pytest.approx(expected[worlds.key_of(row)].metrics) if row["metrics"] else None)
