@@ -134,7 +134,8 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     from group_models.texts import counts_text
 
     loaded = load_spec(_spec(spec))
-    kept = [source, spec, ".", *api.open_tables(loaded, warehouse).local_paths()]
+    kept = {"input": source, "spec": spec, "working directory": "."}
+    kept |= {"warehouse": path for path in api.open_tables(loaded, warehouse).local_paths()}
     session = api.session()
     frame = spark_output.read_input(session, source)
     spark_output.check_output(session, output, mode.value, kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -47,39 +47,41 @@ def read_input(spark: SparkSession, name: str) -> DataFrame:
         raise DataError(f"cannot read {name}: {first_line(e)}") from e
 
 
-def check_output(spark: SparkSession, output: str, mode: str, kept: Sequence[str]) -> None:
+def check_output(spark: SparkSession, output: str, mode: str, kept: Mapping[str, str]) -> None:
     """Refuse an output before anything is scored: it exists, or writing it would remove something else.
 
     Parameters
     ----------
     kept
-        Paths that must stay: input, spec, warehouse, working directory. An output may be none of them and hold
-        none of them.
+        What must stay, by what it is: input, spec, warehouse, working directory.
 
     Raises
     ------
     StateError
         The message names the output and the way out.
     """
-    if is_table(output):
-        exists = spark.catalog.tableExists(output)
-    else:
-        exists = _exists(output)
-        if mode == "overwrite" and exists:
-            _check_replaceable(Path(output).resolve(), kept)
-    if mode == "overwrite" and output in kept:
-        raise StateError(f"{output} is the input; writing over it would lose it. Name another output.")
+    exists = spark.catalog.tableExists(output) if is_table(output) else _exists(output)
     if mode == "error" and exists:
         raise StateError(f"{output} exists; say --mode append or --mode overwrite, or name another output")
+    if mode != "overwrite" or not exists:
+        return
+    if is_table(output):
+        if output == kept.get("input"):
+            raise StateError(f"{output} is the input; writing over it would lose it. Name another output.")
+        return
+    _check_replaceable(Path(output).resolve(), kept)
 
 
-def _check_replaceable(target: Path, kept: Sequence[str]) -> None:
-    """Refuse to replace a folder that is not an earlier output, or that holds something that must stay."""
-    for path in (Path(path).resolve() for path in kept if not is_uri(path)):
-        if path.is_relative_to(target) or (path.exists() and target.is_relative_to(path) and path != Path.cwd()):
-            raise StateError(
-                f"{target} is or holds {path} or lies in it; writing over it would lose it. Name another output."
-            )
+def _check_replaceable(target: Path, kept: Mapping[str, str]) -> None:
+    """Refuse to replace a folder that is not an earlier output, or with which something would go that must stay."""
+    for what, place in kept.items():
+        path = Path(place).resolve()
+        if is_uri(place) or not path.exists():
+            continue
+        is_inside = target.is_relative_to(path) and what != "working directory"
+        if is_inside or path.is_relative_to(target):
+            said = "is" if path == target else "lies in" if is_inside else "holds"
+            raise StateError(f"{target} {said} the {what}; writing over it would lose it. Name another output.")
     strange = [entry.name for entry in target.iterdir() if not _is_output(entry)] if target.is_dir() else []
     if strange:
         raise StateError(

@@ -463,7 +463,7 @@ def test_a_run_with_too_many_failures_is_trained_and_not_released(
     asked = poisoned(source, tmp_path, max_failed_keys=1)
     run = group_models.train(asked, spark=spark)
     assert run.counts == {"failed": 2, "trained": 2}
-    assert run.refusal == "2 of 4 keys failed (2 failed): over max_failed_share 5% and max_failed_keys 1"
+    assert run.refusal.startswith("2 of 4 keys failed (2 failed): over max_failed_share 5% and max_failed_keys 1")
     assert (run.release_id, group_models.list_releases(asked)) == (None, [])
     with pytest.raises(StateError, match="--force` does"):
         group_models.release(asked, run_id=run.run_id)

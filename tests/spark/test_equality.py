@@ -172,7 +172,7 @@ def hash_holdout(spark: SparkSession, *, share: float) -> pd.Series:
     """Return the flags by the definition written as SQL: each fit column with its null flag, hashed anew."""
     columns = ["y", "unix_micros(at)", "double(a)", "double(b)", "double(is_fragile)"]
     pairs = ", ".join(f"isnull({column}), {column}" for column in columns)
-    flag = f"pmod(xxhash64(xxhash64({pairs}), 'holdout', {worlds.SEED}L), 2147483647) < {share} * 2147483647"
+    flag = f"pmod(xxhash64(xxhash64({pairs}), 'holdout', {worlds.SEED}), 2147483647) < {share} * 2147483647"
     flags = spark.createDataFrame(TABLE).selectExpr("row_id", f"{flag} as flag").toPandas()
     return flags.set_index("row_id")["flag"]
 

@@ -30,7 +30,7 @@ from tests import worlds
 
 # A session is made once and serves all examples. Each example is a Spark job, too slow to look for a smaller one.
 one_job_each = settings(
-    max_examples=3,
+    max_examples=2,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
@@ -110,7 +110,7 @@ class TestPlacement:
         )
         assert sorted((row["place"], row["partition"]) for row in landed) == [(i, i) for i in range(count)]
 
-    @pytest.mark.parametrize("units", [1, 3, 8])
+    @pytest.mark.parametrize("units", [3, 8])
     def test_each_unit_of_a_wave_is_trained_in_its_own_partition_the_largest_in_the_first(
         self, any_spark: SparkSession, tmp_path: Path, units: int
     ):
@@ -349,7 +349,7 @@ _AS_TEXT = ("float", "double", "array<double>", "map<string,bigint>", "array<str
 def known_types(spark: SparkSession) -> list[str]:
     """Return the types that this session has; Spark 4.1 and later read `time`, and refuse some of what needs it."""
     try:
-        spark.sql(f"select {TYPES['time'][0]}").count()
+        spark.sql(f"select {TYPES['time'][0]}").collect()
     except PySparkException:
         return [name for name in TYPES if name != "time"]
     return list(TYPES)
@@ -391,7 +391,6 @@ def check_passed(frame: SparkFrame, scored: SparkFrame, types: Sequence[str]) ->
     lost, made = before.exceptAll(after), after.exceptAll(before)
     differences = lost.selectExpr("'lost' as how", "id").unionAll(made.selectExpr("'made' as how", "id")).collect()
     assert differences == []
-    assert scored.count() == frame.count()
 
 
 class TestPassedByColumns:
