@@ -135,7 +135,8 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
 
     loaded = load_spec(_spec(spec))
     kept = {"input": source, "spec": spec, "working directory": "."}
-    kept |= {"warehouse": path for path in api.open_tables(loaded, warehouse).local_paths()}
+    for path in api.open_tables(loaded, warehouse).local_paths():
+        kept["warehouse"] = path
     session = api.session()
     frame = spark_output.read_input(session, source)
     spark_output.check_output(session, output, mode.value, kept)
