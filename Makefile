@@ -42,11 +42,14 @@ demo: java $(STAMP) ## Plan, train, release and score the flights of New York Ci
 	@echo "         demo/scored     every flight with its prediction (Parquet)"
 	@echo "Go on:   $(BIN)/group-models show $(SPEC) --key carrier=UA,lane=EWR-IAH,depot=EWR"
 
+# Two processes, each with a Spark of its own; a file stays in one, so that what it trained serves all its tests.
+PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile
+
 test: java $(STAMP) ## Run the tests, without the slow ones
-	@$(WITH_JAVA) && $(PY) -m pytest -q -m "not slow"
+	@$(WITH_JAVA) && $(PYTEST) -m "not slow"
 
 test-all: java $(STAMP) ## Run all tests
-	@$(WITH_JAVA) && $(PY) -m pytest -q
+	@$(WITH_JAVA) && $(PYTEST)
 
 lint: $(STAMP) ## Check style, types and layers
 	$(PY) -m ruff check .

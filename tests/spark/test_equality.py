@@ -86,7 +86,7 @@ def check_case(spark: SparkSession, path: Path, estimator: str, partitions: int,
     sample = SAMPLES[estimator]
     slots = len(FITTED) if units == "alone" else 2
     spec = worlds.spec(worlds.spark_rows(spark, TABLE, partitions), path, estimator=sample.estimator)
-    seconds = waves_of(spec, slots=slots, waves=3) if waves == "many waves" else 600.0
+    seconds = waves_of(spec, slots=slots, waves=2) if waves == "many waves" else 600.0
     rows, predictions = train(spark, spec | {"compute": {"slots": slots, "wave_s": seconds}})
     fitted = [row for row in rows.values() if row["status"] == "trained"]
     assert (len({row["unit"] for row in fitted}) == len(FITTED)) == (units == "alone")

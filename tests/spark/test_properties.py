@@ -180,8 +180,8 @@ class TestHashes:
         return columns.select("f0", *chosen).toPandas().set_index("f0").sort_index()
 
     def test_they_do_not_depend_on_the_partitions_or_the_order_of_rows(self, any_spark: SparkSession):
-        table, found = self.numbered(), []
-        order = np.random.default_rng(1).permutation(self.N)
+        table, found = self.numbered().slice(0, 3000), []
+        order = np.random.default_rng(1).permutation(table.num_rows)
         for rows, partitions in [(table, 1), (table.take(order), 7), (table.take(order[::-1]), 50)]:
             frame = any_spark.createDataFrame(rows).repartition(partitions)
             columns, used = self.fit_columns(frame)
@@ -190,8 +190,8 @@ class TestHashes:
             flags = self.flags(frame, [("holdout", 7, 0.2), ("sample", 7, 0.3)])
             found.append((sizes.to_pylist(), cutoff, flags.sum().tolist(), flags.to_numpy().tobytes()))
         assert found[0] == found[1] == found[2]
-        assert found[0][1] == 16_000 * 3_600_000_000
-        assert sorted((row["rows"], row["usable_rows"]) for row in found[0][0]) == [(2858, 2858), (17142, 17142)]
+        assert found[0][1] == 2400 * 3_600_000_000
+        assert sorted((row["rows"], row["usable_rows"]) for row in found[0][0]) == [(429, 429), (2571, 2571)]
 
     def test_choices_for_two_purposes_or_two_seeds_are_independent(self, spark: SparkSession):
         choices = [("holdout", 7, 0.2), ("sample", 7, 0.3), ("salt", 7, 0.5), ("fold", 7, 0.5), ("holdout", 8, 0.2)]
@@ -554,7 +554,7 @@ class TestRowCounts:
         self.check(any_spark.createDataFrame([], self.COLUMNS), model_set, warehouse, 0, extra)
 
     @ENGINES
-    @pytest.mark.parametrize(("rows", "partitions"), [(3, 50), (100, 7), (1, 1)])
+    @pytest.mark.parametrize(("rows", "partitions"), [(3, 50), (100, 7)])
     def test_of_few_rows_in_many_partitions(
         self, any_spark: SparkSession, model_set: str, warehouse: Path, rows: int, partitions: int, extra: str
     ):
