@@ -13,9 +13,10 @@ import pandas as pd
 from group_models import showing
 from group_models.adapters.path_tables import PathTables
 from group_models.checking import load_checked
-from group_models.errors import SpecError, StateError
+from group_models.errors import DataError, SpecError, StateError
 from group_models.keys import parse_key
 from group_models.live import Alias, Live, read_live, read_releases, read_run, stored_model
+from group_models.manifest import STATUSES
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.releases import Release
@@ -97,7 +98,7 @@ def train(
     from group_models.training import Run, train_run
 
     checked = load_checked(spec)
-    run_id = check_run_id(run_id) if run_id else None
+    run_id = None if run_id is None else check_run_id(run_id)
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), where)
 
@@ -213,6 +214,8 @@ def score(  # noqa: PLR0913 - the options of one verb
     ask = scoring.Ask(list(live.key_kinds), rules, columns, prefix)
     if isinstance(frame, pd.DataFrame):
         return scoring.score_pandas(frame, tables, model_set, live, ask)
+    if not hasattr(frame, "sparkSession"):
+        raise DataError(f"a {type(frame).__name__} cannot be scored; give a Spark or pandas DataFrame")
     from group_models.adapters.spark_sizes import count_slots
 
     slots = slots or (loaded.compute.slots if loaded else None) or count_slots(frame)
@@ -294,9 +297,14 @@ def show(
     worst
         Only the so many keys with the highest error on their holdout, worst first.
     """
+    if status is not None and status not in STATUSES:
+        raise SpecError([f"status {status!r}: say one of {', '.join(STATUSES)}"], where="the call")
     model_set, tables, _ = _target(spec, warehouse)
-    live = read_run(tables, model_set, run_id) if run_id else read_live(tables, model_set)
-    rows = showing.run_rows(tables, model_set, run_id) if run_id else showing.newest_rows(tables, model_set, live)
+    live = read_live(tables, model_set) if run_id is None else read_run(tables, model_set, run_id)
+    if run_id is None:
+        rows = showing.newest_rows(tables, model_set, live)
+    else:
+        rows = showing.run_rows(tables, model_set, run_id)
     if key is not None:
         identity = parse_key(key, live.key_kinds)
         rows = [row for row in rows if row["key_id"] == identity]

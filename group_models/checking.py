@@ -48,7 +48,7 @@ def load_checked(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
     try:
         spec = load_spec(given)
     except SpecError as e:
-        raw = None if isinstance(given, Spec) else raw_spec(given)
+        raw = raw_spec(given) if isinstance(given, Mapping | str | Path) else None
         if raw is None:
             raise
         where, mistakes = e.where, [*e.mistakes]

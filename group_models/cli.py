@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -64,7 +65,11 @@ def init(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to wri
 
     if file.exists():
         raise GroupModelsError(f"{file} exists; name a new file")
-    file.write_text(files("group_models").joinpath("spec_template.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    template = files("group_models").joinpath("spec_template.yaml").read_text(encoding="utf-8")
+    try:
+        file.write_text(template, encoding="utf-8")
+    except OSError as e:
+        raise GroupModelsError(f"cannot write {file}: {e.strerror}; name a file in a folder that is there") from e
     _say(f"wrote {file}; edit it, then: group-models plan {file}")
 
 
@@ -274,6 +279,8 @@ def _print_json(value: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing is raised."""
     warnings.filterwarnings("ignore")
+    # pyspark logs each refused query with the JVM's stack; the message that we print says it in one line.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     try:
         app(args=list(argv) if argv is not None else None)
     except SystemExit as e:

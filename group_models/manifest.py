@@ -21,6 +21,12 @@ from group_models.tables import MANIFEST, WHOLE
 FAILED = ("failed", "crashed", "timed_out", "out_of_memory", "model_too_big")
 """Statuses of keys that were tried and have no new model."""
 
+STATUSES = (
+    "trained", "unchanged", "rejected", "vanished", "too_small", "too_big", "no_target", "one_class", "deferred",
+    *FAILED,
+)  # fmt: skip
+"""All that can come of a key in a run."""
+
 _FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", "data_fingerprint", "unit", "wave",
               "train_from", "train_to", "n_parts")  # fmt: skip
 _FROM_STORE = ("error_type", "error_message", "error_stage", "traceback", "rows_used", "estimator", "params",

@@ -68,8 +68,8 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, where: str | None =
     checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
     _check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
-    where = where.strip() if where and where.strip() else None
-    if where:
+    if where is not None:
+        where = where.strip()
         spark_source.check_predicate(spark, where, key_types)
     return Prepared(spec, where, tables, spark, frame, checked, key_types, features, estimator)
 

@@ -292,6 +292,8 @@ def load_spec(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
         return given
     if isinstance(given, Mapping):
         return _validated(dict(given), "the spec")
+    if not isinstance(given, str | Path):
+        raise SpecError([f"a {type(given).__name__} is no spec; give a file, a mapping or a Spec"], where="the call")
     path = Path(given)
     return resolve_paths(_validated(read_spec_file(path), str(path)), path.resolve().parent)
 
@@ -400,7 +402,12 @@ def _sentence(error: Any) -> str:
         return f"{where}: unknown field{_meant(error['loc'])}"
     if error["type"] == "missing":
         return f"{where}: is missing"
-    said = error["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+    said = (
+        error["msg"]
+        .removeprefix("Value error, ")
+        .replace("a valid tuple", "a list")
+        .replace("tuple should", "list should")
+    )
     got = "" if error["type"] == "value_error" else f", got {error['input']!r}"
     return f"{where}: {said[:1].lower()}{said[1:]}{got}"
 

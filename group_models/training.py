@@ -62,7 +62,7 @@ class Run:
         return {
             **again,
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
-            **({"failures": counts_text(failed)} if (failed := self.failures()) else {}),
+            **self._failure_facts(),
             "released": released,
             "seconds": seconds,
             "tables": self.tables.describe(),
@@ -72,6 +72,13 @@ class Run:
         """Return the run as plain values, for JSON."""
         names = ("model_set", "run_id", "counts", "seconds", "refusal", "release_id", "is_repeated")
         return {**{name: getattr(self, name) for name in names}, "tables": self.tables.describe()}
+
+    def _failure_facts(self) -> dict[str, str]:
+        failed = self.failures()
+        if not failed:
+            return {}
+        look = f"`group-models show SPEC --run-id {self.run_id} --status failed` lists them"
+        return {"failures": f"{counts_text(failed)}; {look}"}
 
     def failures(self) -> dict[str, int]:
         """Return the keys that failed, counted by stage and class of the exception, most first."""

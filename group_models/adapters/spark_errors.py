@@ -23,9 +23,11 @@ _RAISED = re.compile(r"(?!(org|java|scala)\.)[A-Za-z_][\w.]*(Error|Exception): "
 
 
 def cause(error: BaseException) -> str:
-    """Return what a worker raised, the last line of its traceback, where there is one; else the first line."""
-    raised = [line for line in map(str.strip, str(error).splitlines()) if _RAISED.match(line)]
-    return raised[-1] if raised else first_line(error)
+    """Return what a query failed of: what a worker raised, else the innermost cause in the JVM, else the first line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return raised[-1] if raised else caused[-1] if caused else first_line(error)
 
 
 def first_line(error: BaseException) -> str:

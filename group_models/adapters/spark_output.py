@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from group_models.adapters import spark_columns
 from group_models.adapters.spark_errors import failing, first_line
@@ -111,7 +111,7 @@ def write_output(frame: DataFrame, output: str, mode: str) -> None:
             _check_table_names(frame, output)
             frame.write.mode(mode).saveAsTable(output)
         elif is_uri(output) or (mode == "append" and Path(output).exists()):
-            frame.write.mode(mode).format(_format(output)).save(_spark_path(output))
+            _writer(frame, output).mode(mode).save(_spark_path(output))
         else:
             _write_folder(frame, Path(output).absolute())
 
@@ -131,7 +131,7 @@ def _write_folder(frame: DataFrame, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     attempt, old = (target.parent / f".{target.name}.{uuid.uuid4().hex}{end}" for end in ("", ".old"))
     try:
-        frame.write.format(_format(target.name)).save(str(attempt))
+        _writer(frame, target.name).save(str(attempt))
         if target.exists():
             target.rename(old)
         try:
@@ -149,8 +149,10 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _format(output: str) -> str:
-    return {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}.get(Path(output).suffix, "parquet")
+def _writer(frame: DataFrame, output: str) -> DataFrameWriter:
+    """Return a writer of the format that an output's ending names, else Parquet; CSV has its column names."""
+    formats = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+    return frame.write.format(formats.get(Path(output).suffix, "parquet")).option("header", "true")
 
 
 def _spark_path(output: str) -> str:
@@ -160,5 +162,7 @@ def _spark_path(output: str) -> str:
 def count_statuses(spark: SparkSession, output: str, column: str) -> dict[str, int]:
     """Return the rows of an output by score status, most first."""
     frame = read_input(spark, output)
+    if column not in frame.columns:  # a CSV without rows has no columns
+        return {}
     rows = frame.groupBy(spark_columns.named(column).alias("status")).count().collect()
     return {row["status"]: row["count"] for row in sorted(rows, key=lambda row: -row["count"])}

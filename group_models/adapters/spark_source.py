@@ -100,6 +100,9 @@ def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str
     SpecError
         It says what the scope may use.
     """
+    if not where:
+        said = "where is empty; leave it out for all keys, or write a predicate on the key columns"
+        raise SpecError([said], where="the call")
     if unstable := _UNSTABLE.search(_QUOTED.sub("''", where)):
         said = f"where {where!r}: {unstable[0]} is not allowed; a scope must name the same keys whenever it is asked"
         raise SpecError([said], where="the call")
