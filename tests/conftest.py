@@ -26,11 +26,13 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the session that it asks for, so that nobody can forget it."""
+    """Mark each test by the session that it asks for, so that nobody can forget it, and start with clusters."""
     for item in items:
         for fixture, mark in _MARKS.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+    # The longest first, so that two processes end at about the same time.
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
 
 
 @pytest.hookimpl(tryfirst=True)

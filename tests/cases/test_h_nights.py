@@ -53,7 +53,7 @@ def test_h7_the_same_day_scored_twice_is_the_same_rows(spark, lines, tmp_path):
     frame = lines.frame.where("row_id < 10")
     path = str(tmp_path / "scored")
     for mode in ("error", "overwrite", "overwrite"):
-        spark_output.check_output(spark, path, mode, "elsewhere")
+        spark_output.check_output(spark, path, mode, {"input": "elsewhere"})
         spark_output.write_output(api.score(frame, lines.spec), path, mode)
         assert spark_output.count_statuses(spark, path, "score_status") == {"scored": 10}
     with pytest.raises(StateError, match="scored exists; say --mode append or --mode overwrite"):
