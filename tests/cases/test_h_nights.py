@@ -57,7 +57,7 @@ def test_h7_the_same_day_scored_twice_is_the_same_rows(spark, lines, tmp_path):
         spark_output.write_output(api.score(frame, lines.spec), path, mode)
         assert spark_output.count_statuses(spark, path, "score_status") == {"scored": 10}
     with pytest.raises(StateError, match="scored exists; say --mode append or --mode overwrite"):
-        spark_output.check_output(spark, path, "error", "elsewhere")
+        spark_output.check_output(spark, path, "error", {"input": "elsewhere"})
     assert values(spark.read.parquet(path).toPandas())[9] == pytest.approx(-9.0)
 
 
