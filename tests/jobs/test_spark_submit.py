@@ -98,6 +98,8 @@ def submit(installed: Path, folder: Path, job: str, *arguments: str) -> subproce
         "PYTHONPATH": f"{installed}{os.pathsep}{folder}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # A JVM that lives for seconds is done sooner without its second compiler.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
     }
     options = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
     command = [str(SUBMIT), *options, str(REPOSITORY / "jobs" / f"{job}.py"), *arguments]

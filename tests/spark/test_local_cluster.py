@@ -32,6 +32,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # JVMs that live for seconds are done sooner without their second compiler.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
     }
 
 
