@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from group_models.api import list_releases, load_model, plan, release, score, show, train
-    from group_models.spec import Spec, load_spec
+    from group_models.loading import load_spec
+    from group_models.spec import Spec
 
 __all__ = ["Spec", "list_releases", "load_model", "load_spec", "plan", "release", "score", "show", "train"]
 
-_MODULES = {"Spec": "spec", "load_spec": "spec"}
+_MODULES = {"Spec": "spec", "load_spec": "loading"}
 
 
 def __getattr__(name: str) -> Any:

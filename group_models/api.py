@@ -16,11 +16,12 @@ from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
 from group_models.keys import parse_key
 from group_models.live import Alias, Live, read_live, read_releases, read_run, stored_model
+from group_models.loading import load_spec
 from group_models.manifest import STATUSES
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.releases import Release
-from group_models.spec import Limits, Scoring, Spec, check_run_id, load_spec, name_mistake
+from group_models.spec import Limits, Scoring, Spec, check_run_id, name_mistake
 
 WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
 """Environment variable that says where the embedded tables are, unless a call or the spec does."""

@@ -13,8 +13,9 @@ import pydantic
 from group_models.errors import DataError, SpecError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.frames import ColumnKind, check_columns, column_kind
+from group_models.loading import load_spec, names_in, raw_spec
 from group_models.registry import check_settings
-from group_models.spec import Estimator, Spec, is_uri, load_spec, names_in, raw_spec
+from group_models.spec import Estimator, Spec, is_uri
 
 _SIMPLE: Mapping[pa.DataType, str] = {
     pa.int8(): "tinyint",

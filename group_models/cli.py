@@ -135,7 +135,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     """Score the rows of a path or table and write them with their predictions."""
     from group_models import api, report
     from group_models.adapters import spark_output
-    from group_models.spec import load_spec
+    from group_models.loading import load_spec
     from group_models.texts import counts_text
 
     loaded = load_spec(_spec(spec))

@@ -149,7 +149,7 @@ def _numeric(features: Mapping[str, ColumnKind]) -> list[str]:
 
 def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> dict[str, Any]:
     """Return the outcome of one key; nothing that its fit raises gets out."""
-    started, clock = utc_now(), time.perf_counter()
+    started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     progress = _Progress()
     seed = key_seed(settings.seed, key.key_id)
     try:
@@ -171,6 +171,7 @@ def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> dict[str, A
         "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
         **outcome,
         "fit_seconds": time.perf_counter() - clock,
+        "cpu_seconds": time.process_time() - cpu,
         "started_at": started,
         "finished_at": utc_now(),
     }

@@ -30,7 +30,7 @@ STATUSES = (
 _FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", "data_fingerprint", "unit", "wave",
               "train_from", "train_to", "n_parts")  # fmt: skip
 _FROM_STORE = ("error_type", "error_message", "error_stage", "traceback", "rows_used", "estimator", "params",
-               "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "fit_seconds", "attempt",
+               "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "fit_seconds", "cpu_seconds", "attempt",
                "model_bytes", "sha256", "seed", "started_at", "finished_at")  # fmt: skip
 
 STORE_COLUMNS = ("key_id", "part", "number", "status", "reason", *_FROM_STORE)

@@ -188,6 +188,7 @@ _FIT = (
     Column("holdout_from", "timestamp", "first moment of the holdout"),
     Column("holdout_rows", "bigint", "usable rows in the holdout"),
     Column("fit_seconds", "double", "wall seconds of the key in its unit"),
+    Column("cpu_seconds", "double", "CPU seconds of the same, on all threads"),
 )
 _STORED = (
     Column("model_bytes", "bigint", "bytes of the data file"),
@@ -278,6 +279,7 @@ RUN = Table(
         Column("seconds", "map<string,double>", "wall seconds by phase"),
         Column("waves", "int", "waves"),
         Column("key_kinds", "map<string,string>", "key columns and what their values are"),
+        Column("source_stats", "map<string,double>", "what tells a half-loaded source: rows, newest, missing"),
         Column("feature_kinds", "map<string,string>", "feature columns in order, numeric or text"),
         Column("refusal", "string", "why a finished run was not released, where it should have been"),
         Column("versions", "map<string,string>", "library versions"),

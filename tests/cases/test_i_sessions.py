@@ -18,9 +18,9 @@ from group_models.adapters import spark_errors, spark_probe
 from group_models.errors import DataError, PlatformError, SpecError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.fakes import MemoryTables
+from group_models.loading import load_spec
 from group_models.preparing import prepare
 from group_models.registry import check_settings
-from group_models.spec import load_spec
 from group_models.tables import PLAN
 from tests.cases.worlds import by_key, scored, spec_of, tables_of, values
 

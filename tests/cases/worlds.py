@@ -15,9 +15,9 @@ from group_models import api
 from group_models.estimators import EstimatorSettings, Features
 from group_models.fitting import FitSettings, fit_unit
 from group_models.keys import key_id
+from group_models.loading import load_spec
 from group_models.mlmodel import MlmodelTemplate
 from group_models.registry import make_family
-from group_models.spec import load_spec
 
 MODEL_SET = "zrl.ml.eta"
 

@@ -12,9 +12,9 @@ import pytest
 
 import group_models
 from group_models.estimators import EstimatorSettings, Features
+from group_models.loading import load_spec
 from group_models.ports import SparkSession
 from group_models.registry import make_family
-from group_models.spec import load_spec
 from tests import worlds
 from tests.worlds import FITTED, SAMPLES, SIZES, Sample
 

@@ -13,7 +13,7 @@ import yaml
 
 from group_models import api, cli
 from group_models.cli import main
-from group_models.spec import load_spec
+from group_models.loading import load_spec
 
 SPEC = {
     "model_set": "zrl.ml.eta",

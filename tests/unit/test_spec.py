@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from group_models.errors import SpecError
-from group_models.spec import Spec, check_run_id, load_spec, name_mistake, parse_bytes
+from group_models.loading import load_spec
+from group_models.spec import Spec, check_run_id, name_mistake, parse_bytes
 
 SIX = {
     "model_set": "zrl.ml.eta",
@@ -28,7 +29,7 @@ def test_the_first_six_fields_are_enough() -> None:
     spec = load_spec(SIX)
     assert spec.limits.min_rows == 30
     assert spec.limits.max_key_bytes == 64 * 2**20
-    assert spec.oversize == "sample"
+    assert spec.oversize == "salt"
     assert spec.refit is True
     assert spec.seed == 7
 

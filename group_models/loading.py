@@ -1,0 +1,161 @@
+"""A spec from a file or a mapping, and every mistake in it as one clear message."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from group_models.errors import SpecError
+from group_models.spec import Estimator, Source, Spec, is_uri
+
+
+def load_spec(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
+    """Return a checked spec from a YAML file, a mapping or a spec.
+
+    Paths in a file are relative to that file; in a mapping, to the working directory.
+
+    Raises
+    ------
+    SpecError
+        Every mistake at once, one sentence each.
+    """
+    if isinstance(given, Spec):
+        if mistakes := check_roles({name: getattr(given, name) for name in Spec.model_fields}):
+            raise SpecError(mistakes)
+        return given
+    if isinstance(given, Mapping):
+        return _validated(dict(given), "the spec")
+    if not isinstance(given, str | Path):
+        raise SpecError([f"a {type(given).__name__} is no spec; give a file, a mapping or a Spec"], where="the call")
+    path = Path(given)
+    return resolve_paths(_validated(read_spec_file(path), str(path)), path.resolve().parent)
+
+
+def raw_spec(given: Mapping[str, Any] | str | Path) -> dict[str, Any] | None:
+    """Return the unchecked content of a spec, or None where it cannot be read as a mapping."""
+    try:
+        return dict(given) if isinstance(given, Mapping) else read_spec_file(Path(given))
+    except SpecError:
+        return None
+
+
+def read_spec_file(path: Path) -> dict[str, Any]:
+    """Return a spec file as a mapping, unchecked.
+
+    Raises
+    ------
+    SpecError
+        There is no such file, or it is not a YAML mapping.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise SpecError(
+            [f"cannot read {path}: {e.strerror}; `group-models init FILE` writes one"], where="the call"
+        ) from e
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise SpecError([f"not YAML: {e}"], where=str(path)) from e
+    if not isinstance(content, dict):
+        raise SpecError([f"holds a {type(content).__name__}; write a mapping of field: value"], where=str(path))
+    return content
+
+
+def resolve_paths(spec: Spec, folder: Path) -> Spec:
+    """Return the spec with its relative paths made absolute against a folder."""
+    changes: dict[str, Any] = {}
+    if spec.source.path is not None:
+        changes["source"] = spec.source.model_copy(update={"path": _resolved(spec.source.path, folder)})
+    if spec.warehouse is not None:
+        changes["warehouse"] = _resolved(spec.warehouse, folder)
+    return spec.model_copy(update=changes)
+
+
+def _resolved(path: str, folder: Path) -> str:
+    return path if is_uri(path) else str(folder / Path(path).expanduser())
+
+
+def _validated(raw: dict[str, Any], where: str) -> Spec:
+    content = _shorthands(raw)
+    mistakes: list[str] = []
+    spec: Spec | None = None
+    try:
+        spec = Spec.model_validate(content)
+    except pydantic.ValidationError as e:
+        mistakes += [_sentence(error) for error in e.errors()]
+    mistakes += check_roles(content)
+    if mistakes or spec is None:
+        raise SpecError(mistakes, where=where)
+    return spec
+
+
+def _shorthands(raw: dict[str, Any]) -> dict[str, Any]:
+    """Let a family's name stand for an estimator, an estimator for its object, and a DataFrame for a source."""
+    content = dict(raw)
+    estimator, source = content.get("estimator"), content.get("source")
+    if isinstance(estimator, str):
+        content["estimator"] = {"name": estimator}
+    elif not isinstance(estimator, Mapping | Estimator) and (hasattr(estimator, "fit") or callable(estimator)):
+        content["estimator"] = {"object": estimator}
+    if hasattr(source, "columns") and not isinstance(source, Source):
+        content["source"] = {"frame": source}
+    return content
+
+
+def check_roles(content: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the roles of columns in an unchecked spec: doubled, or in two roles."""
+    keys, features = names_in(content.get("keys")), names_in(content.get("features"))
+    target, time = content.get("target"), content.get("time_column")
+    mistakes = [f"keys: {name!r} stands twice" for name in _doubled(keys)]
+    mistakes += [f"features: {name!r} stands twice" for name in _doubled(features)]
+    for name in sorted(set(keys) & set(features)):
+        mistakes.append(f"features: {name!r} is a key column; it is the same in all rows of a key, so leave it out")
+    roles = {"keys": keys, "features": features}
+    for role, names in roles.items():
+        if target in names:
+            mistakes.append(f"{role}: {target!r} is the target; leave it out")
+        if time in names:
+            mistakes.append(f"{role}: {time!r} is the time_column; leave it out")
+    if target is not None and target == time:
+        mistakes.append(f"time_column: {time!r} is the target")
+    return mistakes
+
+
+def names_in(value: Any) -> list[str]:
+    """Return the column names in an unchecked field; none where it is no list."""
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list | tuple) else []
+
+
+def _doubled(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def _sentence(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "spec"
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown field{_meant(error['loc'])}"
+    if error["type"] == "missing":
+        return f"{where}: is missing"
+    said = (
+        error["msg"]
+        .removeprefix("Value error, ")
+        .replace("a valid tuple", "a list")
+        .replace("tuple should", "list should")
+    )
+    got = "" if error["type"] == "value_error" else f", got {error['input']!r}"
+    return f"{where}: {said[:1].lower()}{said[1:]}{got}"
+
+
+def _meant(location: tuple[Any, ...]) -> str:
+    model: Any = Spec
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        model = field.annotation if field is not None else Spec
+    allowed = sorted(getattr(model, "model_fields", Spec.model_fields))
+    close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{hint} (allowed: {', '.join(allowed)})"
