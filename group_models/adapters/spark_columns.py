@@ -97,6 +97,11 @@ def is_chosen(purpose: str, seed: int, share: Column | float) -> Column:
     return F.pmod(again, F.lit(_SHARE_STEPS)) < chosen * F.lit(float(_SHARE_STEPS))
 
 
+def part_of(purpose: str, seed: int, count: Column) -> Column:
+    """Return which of `count` parts a row is in for a purpose, from 0; identical rows are in one part."""
+    return F.pmod(F.xxhash64(F.col(HASH), F.lit(purpose), F.lit(seed)), count).cast("int")
+
+
 def is_usable() -> Column:
     """Return whether a row has a finite target."""
     return F.col(TARGET).isNotNull() & ~F.isnan(TARGET) & (F.abs(F.col(TARGET)) < F.lit(float("inf")))
