@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -173,6 +173,34 @@ def _decide_oversize(sizes: pa.Table, spec: Spec, is_oversize: npt.NDArray[np.bo
         decided.n_parts[is_oversize] = parts
         used = [f"trained in {n} parts" for n in parts]
     decided.reason[is_oversize] = [f"{text}; {how}" for text, how in zip(said, used, strict=True)]
+
+
+def thin_parts(plan: Plan, largest: Mapping[str, int], spec: Spec) -> Plan:
+    """Return the plan with the salted keys sampled of which a part stays too big, as identical rows stay together.
+
+    Parameters
+    ----------
+    largest
+        Key id to the rows of the key's largest part.
+    """
+    keys = plan.keys
+    found = np.array([largest.get(key_id, 0) for key_id in keys["key_id"].to_pylist()], dtype=np.int64)
+    usable, nbytes = keys["usable_rows"].to_numpy(), keys["bytes"].to_numpy()
+    wanted = np.minimum(spec.limits.max_key_rows, usable * (spec.max_key_bytes / np.maximum(nbytes, 1)))
+    is_thinned = found > wanted
+    if not is_thinned.any():
+        return plan
+    share, reason = np.ones(len(found)), keys["reason"].to_pylist()
+    share[is_thinned] = sample_share(found[is_thinned], wanted[is_thinned])
+    for place in np.flatnonzero(is_thinned).tolist():
+        said = f"identical rows stay in one part, the largest has {found[place]:,}"
+        reason[place] = f"{reason[place]}; {said}: a sample of {share[place]:.2%} is used"
+    before = keys["sample_share"].to_numpy(zero_copy_only=False)
+    shares = pa.array(np.where(is_thinned, share, before), from_pandas=True)
+    for name, values in (("sample_share", shares), ("reason", pa.array(reason, pa.string()))):
+        place = keys.column_names.index(name)
+        keys = keys.set_column(place, keys.schema.field(name), values)
+    return dataclasses.replace(plan, keys=keys)
 
 
 def sample_share(rows: Ints, wanted: Floats) -> Floats:

@@ -76,8 +76,8 @@ class Plan:
     def parts(self) -> pa.Table:
         """Return one row per part that is fitted, `WHOLE` keys included: what the keys' units do.
 
-        Columns `key_id, part, unit, wave, usable_rows, bytes, predicted_seconds, predicted_model_bytes`; of a
-        salted key, rows, bytes and seconds are those of the mean part.
+        Columns `key_id, part, unit, wave, is_thinned, usable_rows, bytes, predicted_seconds,
+        predicted_model_bytes`; of a salted key, rows, bytes and seconds are those of the mean part.
         """
         fitted = self.keys.filter(pa.array(self.is_fitted))
         n_parts = fitted["n_parts"].to_numpy().astype(np.int64)
@@ -86,6 +86,8 @@ class Plan:
         columns = {name: fitted[name].take(pa.array(owner)) for name in ("key_id", "wave")}
         columns["part"] = pa.array(np.where(n_parts[owner] > 1, place, WHOLE), pa.int32())
         columns["unit"] = pa.array(fitted["unit"].to_numpy()[owner] + place, pa.int32())
+        is_sampled = fitted["sample_share"].is_valid().take(pa.array(owner))
+        columns["is_thinned"] = pc.and_(pc.greater_equal(columns["part"], 0), is_sampled)
         for name in ("usable_rows", "bytes", "predicted_seconds", "predicted_model_bytes"):
             columns[name] = pa.array((fitted[name].to_numpy() / n_parts)[owner])
         return pa.table(columns)

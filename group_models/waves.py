@@ -60,6 +60,7 @@ def _train_wave(prepared: Prepared, wave: int, of_wave: pa.Table, rows: SparkFra
             attempt=number % NUMBERS_PER_WAVE,
             units=tuple(sorted(pc.unique(missing["unit"]).to_pylist())),
             model_bytes=pc.sum(missing["predicted_model_bytes"]).as_py() or 0.0,
+            has_copies=bool(pc.any(missing["is_thinned"]).as_py()),
         )
         where: Where = {"model_set": [model_set], "run_id": [run_id]}
         frame = spark_train.train_wave(

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
-from group_models.adapters.spark_score import IS_DATA, MODEL_IX, RUN_IX, upload
+from group_models.adapters.spark_columns import upload
+from group_models.adapters.spark_score import IS_DATA, MODEL_IX, RUN_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, digest
 from group_models.ensembles import EnsemblePredictor, pack_parts

@@ -24,13 +24,17 @@ _FILE_BYTES = 128 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Wave:
-    """One wave: its number in the plan, the commit number, and its units, largest first."""
+    """One wave: its number in the plan, the commit number, and its units, largest first.
+
+    `has_copies`: some of its salted keys are thinned, for they have many identical rows.
+    """
 
     number: int
     commit: int
     attempt: int
     units: tuple[int, ...]
     model_bytes: float
+    has_copies: bool = False
 
 
 def train_wave(
@@ -64,7 +68,8 @@ def train_wave(
     """
     assigned = _assigned(plan, done, wave, key_types)
     count = len(wave.units)
-    unit_rows = _data_rows(rows, assigned, roles, settings).unionByName(_key_rows(assigned), allowMissingColumns=True)
+    data_rows = _data_rows(rows, assigned, wave, roles, settings)
+    unit_rows = data_rows.unionByName(_key_rows(assigned), allowMissingColumns=True)
 
     def fit(frame: pd.DataFrame) -> pd.DataFrame:
         # One parameter and no default: Spark would take a second one for (key, frame).
@@ -120,15 +125,14 @@ def placed_units(spark: SparkSession, count: int) -> np.ndarray[tuple[int], np.d
     return place(asked["id"].to_numpy().astype(np.int64), asked["partition"].to_numpy().astype(np.int64), count)
 
 
-def _data_rows(rows: DataFrame, assigned: DataFrame, roles: Roles, settings: FitSettings) -> DataFrame:
+def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, settings: FitSettings) -> DataFrame:
     """Return the usable rows of the wave's keys with unit, key index, holdout flag and the fit's columns."""
     narrow = assigned.select(*sc.key_names(len(roles.keys)), sc.UNIT, sc.INDEX, PART, N_PARTS, "sample_share")
     usable = rows.where(sc.is_usable())
     is_of_part = (F.col(PART) == WHOLE) | (F.col(PART) == sc.part_of("salt", settings.seed, F.col(N_PARTS)))
     joined = usable.join(F.broadcast(narrow), sc.same_key(usable, narrow, len(roles.keys)) & is_of_part)
     share = F.col("sample_share")
-    kept = joined.where(share.isNull() | sc.is_chosen("sample", settings.seed, share))
-    return kept.select(
+    columns: list[Column | str] = [
         sc.UNIT,
         sc.INDEX,
         sc.TIME,
@@ -136,7 +140,16 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, roles: Roles, settings: Fit
         is_holdout(settings).alias(sc.HOLDOUT),
         sc.TARGET,
         *sc.feature_names(len(roles.features)),
-    )
+    ]
+    is_thinned = share.isNotNull() & (F.col(PART) != WHOLE)
+    kept = joined.where(~is_thinned & (share.isNull() | sc.is_chosen("sample", settings.seed, share))).select(*columns)
+    if not wave.has_copies:
+        return kept
+    # A sample by hash keeps all copies of a row or none: here so many of each are kept.
+    counts = joined.where(is_thinned).select(*columns, "sample_share").groupBy(*kept.columns, "sample_share").count()
+    times = sc.copies_kept(settings.seed, F.col("count"), F.col("sample_share"))
+    thinned = counts.where(times > 0).withColumn("copy", F.explode(F.sequence(F.lit(1), times))).select(*kept.columns)
+    return kept.unionByName(thinned)
 
 
 def is_holdout(settings: FitSettings) -> Column:
