@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from group_models.errors import DataError
+from group_models.incremental import History, cost_factors, kept_models
 from group_models.keys import show_key
 from group_models.packing import Floats, Ints, order_units, pack, unit_count
 from group_models.plans import FITTED, Plan
@@ -37,7 +38,7 @@ class Costs:
     model_bytes: Predictor
 
 
-def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
+def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int, history: History | None = None) -> Plan:
     """Decide, pack and order: the plan of one run.
 
     Parameters
@@ -48,19 +49,26 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
         Expected seconds and model bytes of the family.
     slots
         Tasks that run at the same time.
+    history
+        What earlier runs say: keys that may keep their model, and what the newest fits took.
 
     Raises
     ------
     DataError
         `oversize: fail` and a key is oversize; the message names the keys.
+    StateError
+        `on_library_change: refuse` and models were trained under other versions.
     """
     sizes = sizes.sort_by("key_id")
+    history = history or History.none()
     usable = sizes.column("usable_rows").to_numpy()
     decision, reason, share = _decide(sizes, spec)
+    _keep_models(sizes, spec, history, decision, reason, share)
     is_fitted = np.isin(decision, FITTED)
     rows = np.ceil(usable * share).astype(np.int64)
-    seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0)
-    model_bytes = costs.model_bytes(rows, len(spec.features))
+    slower, bigger = _cost_factors(sizes, spec, history, costs)
+    seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
+    model_bytes = costs.model_bytes(rows, len(spec.features)) * bigger
     loads = np.stack([np.ceil(sizes.column("bytes").to_numpy() * share), model_bytes], axis=1)[is_fitted]
     limits = (float(spec.limits.max_unit_bytes), float(spec.limits.max_unit_model_bytes))
     count = unit_count(seconds[is_fitted], slots=slots, wave_s=spec.compute.wave_s)
@@ -80,6 +88,30 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
     for name, values in columns.items():
         sizes = sizes.append_column(PLAN.arrow_schema.field(name), values)
     return Plan(sizes.select([n for n in PLAN.names if n in sizes.column_names]), slots)
+
+
+def _keep_models(
+    sizes: pa.Table,
+    spec: Spec,
+    history: History,
+    decision: npt.NDArray[np.object_],
+    reason: npt.NDArray[np.object_],
+    share: Floats,
+) -> None:
+    kept = kept_models(sizes, decision, history, spec)
+    is_kept = kept.astype(np.bool_)
+    decision[is_kept], reason[is_kept], share[is_kept] = "unchanged", kept[is_kept], 1.0
+
+
+def _cost_factors(sizes: pa.Table, spec: Spec, history: History, costs: Costs) -> tuple[Floats, Floats]:
+    columns = len(spec.features)
+    return cost_factors(
+        sizes["key_id"],
+        history,
+        spec,
+        lambda rows: costs.seconds(rows, columns),
+        lambda rows: costs.model_bytes(rows, columns),
+    )
 
 
 def _decide(sizes: pa.Table, spec: Spec) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_], Floats]:
