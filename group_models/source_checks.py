@@ -111,7 +111,7 @@ def _vanished(keys: Collection[str], last: LastRun, limits: Limits) -> str | Non
 
 def _lost_rows(stats: Mapping[str, float], last: LastRun, limits: Limits) -> str | None:
     before = last.stats.get(ROWS, 0.0)
-    lost = 1 - stats[ROWS] / before if before else 0.0
+    lost = (before - stats[ROWS]) / before if before else 0.0
     if lost <= limits.max_lost_rows_share:
         return None
     rule = f"over limits.max_lost_rows_share {limits.max_lost_rows_share:.0%}"

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from group_models.adapters import spark_sizes
-from group_models.adapters.spark_probe import versions
+from group_models.adapters import spark_probe, spark_sizes
 from group_models.errors import DataError, StateError
 from group_models.history import read_last_run
 from group_models.live import newest_release
@@ -100,15 +99,15 @@ def started_row(events: Events) -> Mapping[str, Any]:
 
 def _write_started(prepared: Prepared, run_id: str) -> Events:
     """Write that the run started, and on which release; of two at the same time the first one's row counts."""
-    found = versions()
+    versions = spark_probe.versions()
     append_event(
         prepared,
         run_id,
         STARTED,
         base_release=newest_release(prepared.tables, prepared.spec.model_set),
         spec=prepared.spec.to_json(),
-        spec_fingerprint=prepared.spec.fingerprint(found),
-        versions=found,
+        spec_fingerprint=prepared.spec.fingerprint(versions),
+        versions=versions,
         key_kinds=dict(prepared.roles.keys),
         feature_kinds=dict(prepared.roles.features),
     )
