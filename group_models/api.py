@@ -68,13 +68,16 @@ def plan(
         Before any Spark job where it can be known before.
     """
     from group_models.preparing import make_plan, prepare
+    from group_models.starting import half_loaded
 
     ask = Ask(where, keys, failed_only)
     ask.check()
     checked = load_checked(spec)
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), ask)
-    return make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
+    planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
+    refused = tuple(f"`train` refuses the source: {said}" for said in half_loaded(prepared, planned))
+    return dataclasses.replace(planned, notes=(*planned.notes, *refused))
 
 
 def train(  # noqa: PLR0913 - the options of one verb

@@ -65,10 +65,8 @@ def _new_plan(
 
 
 def _check_source(prepared: Prepared, run_id: str, plan: Plan, say: Say, *, accept_changes: bool) -> None:
-    """Refuse a source that looks half-loaded beside the one of the last run of the same scope."""
-    last = read_last_run(prepared.tables, prepared.spec.model_set, prepared.scope.text)
-    keys = keys_with_rows(plan.keys)
-    mistakes = source_mistakes(plan.source_stats, keys, last, prepared.spec.limits, utc_now())
+    """Refuse a source that looks half-loaded."""
+    mistakes = half_loaded(prepared, plan)
     if mistakes and not accept_changes:
         raise DataError(
             f"the source ({prepared.spec.source.describe()}) looks half-loaded: {'; '.join(mistakes)}. Nothing was "
@@ -77,6 +75,13 @@ def _check_source(prepared: Prepared, run_id: str, plan: Plan, say: Say, *, acce
         )
     if mistakes:
         _accept(prepared, run_id, [f"of the source: {said}" for said in mistakes], say, has_started=False)
+
+
+def half_loaded(prepared: Prepared, plan: Plan) -> list[str]:
+    """Return how the source falls short, by the spec's limits, of what the last run of the same scope saw."""
+    last = read_last_run(prepared.tables, prepared.spec.model_set, prepared.scope.text)
+    keys = keys_with_rows(plan.keys)
+    return source_mistakes(plan.source_stats, keys, last, prepared.spec.limits, utc_now())
 
 
 def stats_of(prepared: Prepared, plan: Plan) -> dict[str, float]:

@@ -223,6 +223,9 @@ def test_a_source_that_looks_half_loaded_is_refused_by_name_and_the_same_run_id_
     wanted = {"rows": 50.0, "usable rows": 50.0, "keys": 5.0, "keys with a model": 0.0}
     assert stats == {**wanted, "missing x": 0.0, "missing y": 0.0, "missing z": 0.0}
     half = rows(dict.fromkeys("ABC", 2.0), count=5, missing=2)
+    notes = api.plan(of(half), spark=any_spark).notes
+    assert [note.partition(": it")[0] for note in notes][1:2] == ["`train` refuses the source"]
+    assert len(notes) == 3
     with pytest.raises(DataError, match=r"max_vanished_share 20%; .* 70.0% fewer .*; 'z' is missing in 40.0%"):
         api.train(of(half), spark=any_spark, run_id="two")
     with pytest.raises(DataError, match=r"looks half-loaded: 'z' is missing in 40.0% of the rows, in run one in 0.0%"):
