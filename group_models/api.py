@@ -15,12 +15,13 @@ from group_models.adapters.path_tables import PathTables
 from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
 from group_models.keys import parse_key
-from group_models.live import Alias, Live, read_live, read_releases, read_run, stored_model
+from group_models.live import Alias, Live, newest_release, read_live, read_releases, read_run, stored_model
 from group_models.loading import load_spec
 from group_models.manifest import STATUSES
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.releases import Release
+from group_models.scopes import Ask, KeysLike
 from group_models.spec import Limits, Scoring, Spec, check_run_id, name_mistake
 
 WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
@@ -38,6 +39,9 @@ def plan(
     spec: SpecLike,
     *,
     where: str | None = None,
+    keys: KeysLike | None = None,
+    failed_only: bool = False,
+    retrain_all: bool = False,
     warehouse: str | None = None,
     spark: SparkSession | None = None,
 ) -> Plan:
@@ -47,8 +51,12 @@ def plan(
     ----------
     spec
         The spec.
-    where
-        SQL predicate on key columns: the scope of the run.
+    where, keys, failed_only
+        The keys that the run answers for: a SQL predicate on key columns; a list of keys (a CSV or JSON lines file
+        with the key columns, one with a key id a line, or keys in Python); or the keys whose newest published outcome
+        is a failure. By default all keys.
+    retrain_all
+        Train also keys of which data and spec are those of their model.
     warehouse
         Folder of the embedded tables; by default the spec's, else `GROUP_MODELS_WAREHOUSE`, else `./warehouse`.
     spark
@@ -60,19 +68,28 @@ def plan(
         Before any Spark job where it can be known before.
     """
     from group_models.preparing import make_plan, prepare
+    from group_models.starting import half_loaded
 
+    ask = Ask(where, keys, failed_only)
+    ask.check()
     checked = load_checked(spec)
     tables = open_tables(checked, warehouse)
-    prepared = prepare(checked, tables, spark or session(), where)
-    log = read_releases(tables, checked.model_set)
-    return make_plan(prepared, log[-1].release_id if log else None)
+    prepared = prepare(checked, tables, spark or session(), ask)
+    planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
+    refused = tuple(f"`train` refuses the source: {said}" for said in half_loaded(prepared, planned))
+    return dataclasses.replace(planned, notes=(*planned.notes, *refused))
 
 
-def train(
+def train(  # noqa: PLR0913 - the options of one verb
     spec: SpecLike,
     *,
     where: str | None = None,
+    keys: KeysLike | None = None,
+    failed_only: bool = False,
+    retrain_all: bool = False,
     run_id: str | None = None,
+    resume: str | None = None,
+    accept_changes: bool = False,
     release: bool = True,
     warehouse: str | None = None,
     spark: SparkSession | None = None,
@@ -82,8 +99,15 @@ def train(
 
     Parameters
     ----------
+    where, keys, failed_only, retrain_all
+        As for `plan`.
     run_id
         A new id, or that of an unfinished run of the same spec and scope, which then goes on.
+    resume
+        The id of a run that started before and goes on, with the keys that it was started for.
+    accept_changes
+        Go on although the spec or the data are others than when the run started, or train although the source looks
+        half-loaded.
     release
         Publish the run. A run of which too many keys failed is not published; `Run.refusal` says why.
     say
@@ -96,12 +120,17 @@ def train(
     """
     from group_models import publishing
     from group_models.preparing import prepare
+    from group_models.resuming import check_run_exists
     from group_models.training import Run, train_run
 
+    ask = Ask(where, keys, failed_only, run_id, resume)
+    ask.check()
     checked = load_checked(spec)
-    run_id = None if run_id is None else check_run_id(run_id)
+    run_id = resume if run_id is None else check_run_id(run_id)
     tables = open_tables(checked, warehouse)
-    prepared = prepare(checked, tables, spark or session(), where)
+    if resume is not None:
+        check_run_exists(tables, checked.model_set, resume)
+    prepared = prepare(checked, tables, spark or session(), ask)
 
     def publish(run: Run) -> Run:
         if not release:
@@ -117,7 +146,8 @@ def train(
             done = publishing.publish(tables, checked.model_set, run.run_id, limits=checked.limits)
         return dataclasses.replace(run, release_id=done.release_id)
 
-    run = train_run(prepared, run_id, say=say, release=publish)
+    options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
+    run = train_run(prepared, run_id, say=say, release=publish, **options)
     if not run.is_repeated:
         return run
     done = publishing.released_as(tables, checked.model_set, run.run_id)

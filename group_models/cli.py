@@ -54,6 +54,14 @@ Warehouse = Annotated[
 ]
 Where = Annotated[str | None, typer.Option(metavar="SQL", help="Scope: a predicate on the key columns.")]
 RunId = Annotated[str | None, typer.Option(metavar="ID", help="A run's id.")]
+Keys = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Scope: keys of a CSV or JSON lines file, or key ids, one a line.")
+]
+FailedOnly = Annotated[bool, typer.Option("--failed-only", help="Scope: keys that failed in the newest published run.")]
+AcceptChanges = Annotated[
+    bool, typer.Option("--accept-changes", help="Go on with other data or another spec, or on a half-loaded source.")
+]
+RetrainAll = Annotated[bool, typer.Option("--retrain-all", help="Train unchanged keys too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 Key = Annotated[str | None, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
 
@@ -74,25 +82,42 @@ def init(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to wri
 
 
 @app.command()
-def plan(spec: SpecArgument, where: Where = None, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
+def plan(
+    spec: SpecArgument,
+    where: Where = None,
+    keys: Keys = None,
+    failed_only: FailedOnly = False,  # noqa: FBT002
+    retrain_all: RetrainAll = False,  # noqa: FBT002
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
     """Measure the source and print what a run would do; nothing is trained."""
     from group_models import api, report
     from group_models.plans import summarise
 
-    planned = api.plan(_spec(spec), where=where, warehouse=warehouse)
+    planned = api.plan(
+        _spec(spec), where=where, keys=keys, failed_only=failed_only, retrain_all=retrain_all, warehouse=warehouse
+    )
+    for note in planned.notes:
+        _say(note)
     summary = summarise(planned)
     if as_json:
-        keys = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
-        _print_json({"summary": vars(summary), "keys": keys})
+        rows = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
+        _print_json({"summary": vars(summary), "keys": rows})
         return
     _out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
 
 
 @app.command()
-def train(
+def train(  # noqa: PLR0913, PLR0917 - the options of one command
     spec: SpecArgument,
     where: Where = None,
+    keys: Keys = None,
+    failed_only: FailedOnly = False,  # noqa: FBT002
+    retrain_all: RetrainAll = False,  # noqa: FBT002
     run_id: RunId = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on with a run that started before.")] = None,
+    accept_changes: AcceptChanges = False,  # noqa: FBT002
     no_release: Annotated[bool, typer.Option("--no-release", help="Train only; publish nothing.")] = False,  # noqa: FBT002
     warehouse: Warehouse = None,
     as_json: Json = False,  # noqa: FBT002
@@ -100,7 +125,19 @@ def train(
     """Train one model per key and publish the run to champion."""
     from group_models import api, report
 
-    run = api.train(_spec(spec), where=where, run_id=run_id, release=not no_release, warehouse=warehouse, say=_say)
+    run = api.train(
+        _spec(spec),
+        where=where,
+        keys=keys,
+        failed_only=failed_only,
+        retrain_all=retrain_all,
+        run_id=run_id,
+        resume=resume,
+        accept_changes=accept_changes,
+        release=not no_release,
+        warehouse=warehouse,
+        say=_say,
+    )
     if as_json:
         _print_json(run.as_dict())
     else:

@@ -88,6 +88,12 @@ def read_releases(tables: Tables, model_set: str) -> list[releases.Release]:
     return releases.releases_from(tables.read(RELEASE, where={"model_set": [model_set]}))
 
 
+def newest_release(tables: Tables, model_set: str) -> str | None:
+    """Return the id of the newest row of the release log, None before the first."""
+    log = read_releases(tables, model_set)
+    return log[-1].release_id if log else None
+
+
 def read_runs(tables: Tables, model_set: str) -> pa.Table:
     """Return the `started` rows of a model set's runs."""
     return tables.read(RUN, where={"model_set": [model_set], "event": ["started"]})
@@ -175,7 +181,9 @@ def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.Da
 def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
     """Return by (run, key) what manifest and store know of the models of these runs."""
     where: Where = {"model_set": [model_set], "run_id": list(runs)}
-    manifest = tables.read(MANIFEST, columns=_OF_MODEL, where=where) if runs else MANIFEST.empty().select(_OF_MODEL)
+    # Runs that leave most keys unchanged have a row for each of them all the same.
+    trained: Where = {**where, "status": ["trained"]}
+    manifest = tables.read(MANIFEST, columns=_OF_MODEL, where=trained) if runs else MANIFEST.empty().select(_OF_MODEL)
     described = manifest.to_pandas().drop_duplicates(["run_id", "key_id"]).set_index(["run_id", "key_id"])
     columns = ("run_id", "key_id", "part", "number")
     store = (

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from group_models.errors import DataError
+from group_models.incremental import History, cost_factors, kept_models
 from group_models.keys import show_key
 from group_models.packing import Floats, Ints, order_units, pack, unit_count
 from group_models.plans import FITTED, Plan
@@ -37,7 +38,7 @@ class Costs:
     model_bytes: Predictor
 
 
-def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
+def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int, history: History | None = None) -> Plan:
     """Decide, pack and order: the plan of one run.
 
     Parameters
@@ -48,19 +49,26 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
         Expected seconds and model bytes of the family.
     slots
         Tasks that run at the same time.
+    history
+        What earlier runs say: keys that may keep their model, and what the newest fits took.
 
     Raises
     ------
     DataError
         `oversize: fail` and a key is oversize; the message names the keys.
+    StateError
+        `on_library_change: refuse` and models were trained under other versions.
     """
     sizes = sizes.sort_by("key_id")
+    history = history or History.none()
     decided = decide(sizes, spec)
+    _keep_models(sizes, spec, history, decided)
     is_fitted = np.isin(decided.decision, FITTED)
     rows = np.ceil(sizes.column("usable_rows").to_numpy() * decided.share / decided.n_parts).astype(np.int64)
     part_bytes = np.ceil(sizes.column("bytes").to_numpy() * decided.share / decided.n_parts)
-    seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0)
-    model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)), dtype=np.float64)
+    slower, bigger = _cost_factors(sizes, spec, history, costs)
+    seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
+    model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)) * bigger, dtype=np.float64)
     placed = _place_keys(
         seconds[is_fitted],
         np.stack([part_bytes, model_bytes], axis=1)[is_fitted],
@@ -80,6 +88,24 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
     for name, values in columns.items():
         sizes = sizes.append_column(PLAN.arrow_schema.field(name), values)
     return Plan(sizes.select([n for n in PLAN.names if n in sizes.column_names]), slots)
+
+
+def _keep_models(sizes: pa.Table, spec: Spec, history: History, decided: Decided) -> None:
+    kept = kept_models(sizes, decided.decision, history, spec)
+    is_kept = kept.astype(np.bool_)
+    decided.decision[is_kept], decided.reason[is_kept] = "unchanged", kept[is_kept]
+    decided.n_parts[is_kept], decided.share[is_kept] = 1, 1.0
+
+
+def _cost_factors(sizes: pa.Table, spec: Spec, history: History, costs: Costs) -> tuple[Floats, Floats]:
+    columns = len(spec.features)
+    return cost_factors(
+        sizes["key_id"],
+        history,
+        spec,
+        lambda rows: costs.seconds(rows, columns),
+        lambda rows: costs.model_bytes(rows, columns),
+    )
 
 
 def _place_keys(seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, slots: int) -> dict[str, Ints]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
@@ -37,12 +38,18 @@ class Plan:
         How the holdout is chosen, in words.
     holdout_from
         First moment of the holdout, where it is by time.
+    source_stats
+        What tells a half-loaded source; empty for a plan that was read back.
+    notes
+        Sentences for people on what this plan does.
     """
 
     keys: pa.Table
     slots: int
     holdout: str = ""
     holdout_from: dt.datetime | None = None
+    source_stats: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of_rows(cls, rows: pa.Table, *, slots: int) -> Self:

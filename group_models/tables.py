@@ -262,12 +262,12 @@ MANIFEST = Table(
 
 RUN = Table(
     "group_model_run",
-    "one row: a run started or finished",
+    "one row: a run started or finished, or went on although something had changed",
     (
         _MODEL_SET, _RUN_ID,
-        _required("event", "string", "started or finished"),
+        _required("event", "string", "started, accepted or finished"),
         _required("at", "timestamp", "when"),
-        Column("scope", "string", "predicate on key columns; null for all keys"),
+        Column("scope", "string", "predicate on key columns, or number and digest of a list; null for all keys"),
         Column("base_release", "string", "newest release row when the run started"),
         Column("spec", "string", "the spec as JSON"),
         Column("spec_fingerprint", "string", "hash of what the spec says of a fit"),
@@ -285,6 +285,8 @@ RUN = Table(
         Column("versions", "map<string,string>", "library versions"),
         Column("code_version", "string", "version of group-models"),
         Column("mlflow_run_id", "string", "MLflow run of this run"),
+        Column("changes", "string", "accepted: what had changed, or what speaks against the source"),
+        Column("stored_before", "string", "accepted: numbers of the store's commits until then, joined by commas"),
     ),
 )  # fmt: skip
 

@@ -72,7 +72,7 @@ def trained(spark: SparkSession, _folder: Path) -> Path:
         pq.write_table(worlds.rows(), _folder / "rows.parquet")
         file = write_spec(_folder)
         assert main(["train", str(file), "--run-id", "one"]) == 0
-        assert main(["train", str(file), "--run-id", "two", "--where", "carrier = 'UA'"]) == 0
+        assert main(["train", str(file), "--run-id", "two", "--where", "carrier = 'UA'", "--retrain-all"]) == 0
     return file
 
 
@@ -183,7 +183,7 @@ def test_releases_are_listed_rolled_back_and_published_again(
     pq.write_table(worlds.rows({("UA", 1): 25}), tmp_path / "rows.parquet")
     spec = write_spec(tmp_path)
     for run_id in ("one", "two"):
-        assert run("train", spec, "--run-id", run_id)[0] == 0
+        assert run("train", spec, "--run-id", run_id, "--retrain-all")[0] == 0
 
     def serving() -> str:
         (row,) = run_json("show", spec)
