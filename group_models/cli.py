@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import sys
@@ -83,7 +84,7 @@ def plan(spec: SpecArgument, where: Where = None, warehouse: Warehouse = None, a
     summary = summarise(planned)
     if as_json:
         keys = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
-        _print_json({"summary": vars(summary), "keys": keys})
+        _print_json({"summary": dataclasses.asdict(summary), "keys": keys})
         return
     _out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
 

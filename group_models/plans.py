@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from group_models.keys import show_key
 from group_models.packing import makespan
+from group_models.skew import Skew
 from group_models.tables import PLAN
 from group_models.texts import counts_text, facts_html
 
@@ -37,12 +38,15 @@ class Plan:
         How the holdout is chosen, in words.
     holdout_from
         First moment of the holdout, where it is by time.
+    skew
+        How uneven it is; None of a plan that was read back.
     """
 
     keys: pa.Table
     slots: int
     holdout: str = ""
     holdout_from: dt.datetime | None = None
+    skew: Skew | None = None
 
     @classmethod
     def of_rows(cls, rows: pa.Table, *, slots: int) -> Self:
@@ -136,6 +140,7 @@ class Summary:
     unit_skew: float
     predicted_seconds: float
     ideal_seconds: float
+    skew: Skew | None = None
 
     def facts(self) -> dict[str, str]:
         """Return the plan as fact and text."""
@@ -153,6 +158,7 @@ class Summary:
             "largest unit": skew,
             "holdout": self.holdout,
             "predicted fit time": f"{self.predicted_seconds:,.1f} s, ideally {self.ideal_seconds:,.1f} s",
+            **(self.skew.facts() if self.skew else {}),
         }
 
 
@@ -180,4 +186,5 @@ def summarise(plan: Plan) -> Summary:
         unit_skew=float(seconds.max() / seconds.mean()) if units.num_rows else 0.0,
         predicted_seconds=sum(makespan(seconds[wave == w], plan.slots) for w in range(plan.waves)),
         ideal_seconds=float(seconds.sum() / plan.slots),
+        skew=plan.skew,
     )

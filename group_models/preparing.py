@@ -7,6 +7,7 @@ import datetime as dt
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from group_models.adapters import spark_columns, spark_sizes, spark_source
 from group_models.adapters.spark_errors import failing
@@ -20,6 +21,7 @@ from group_models.planning import SIZES, Costs, plan_keys
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registry import check_settings, make_family
+from group_models.skew import describe_skew
 from group_models.spec import Spec
 from group_models.tables import moment
 
@@ -90,8 +92,14 @@ def make_plan(prepared: Prepared, base_release: str | None) -> Plan:
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     plan = plan_keys(sizes, spec, costs, slots=slots)
+
+    def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
+        of_keys = sizes.filter(pc.is_in(sizes["key_id"], key_ids))
+        return plan_keys(of_keys, other, costs, slots=slots).keys
+
+    skew = describe_skew(plan.keys, spec, slots=slots, replan=replan)
     holdout_from = None if cutoff is None else moment(cutoff)
-    return dataclasses.replace(plan, holdout=_holdout_words(spec, holdout_from), holdout_from=holdout_from)
+    return dataclasses.replace(plan, holdout=_holdout_words(spec, holdout_from), holdout_from=holdout_from, skew=skew)
 
 
 def _measure_cutoff(prepared: Prepared) -> int | None:

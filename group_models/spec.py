@@ -53,6 +53,7 @@ def parse_bytes(value: Any) -> Any:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]
 
 
@@ -198,7 +199,7 @@ class Spec(_Model):
     holdout: Holdout = Holdout()
     refit: bool = True
     limits: Limits = Limits()
-    oversize: Literal["salt", "sample", "distribute", "skip", "fail"] = "salt"
+    oversize: Oversize = "salt"
     isolation: Literal["auto", "always", "never"] = "auto"
     retrain_when: RetrainWhen = RetrainWhen()
     on_library_change: Literal["retrain", "keep", "refuse"] = "retrain"
