@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from group_models.errors import GroupModelsError
+from group_models.errors import GroupModelsError, LibraryWarning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -280,6 +280,8 @@ def _print_json(value: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing is raised."""
     warnings.filterwarnings("ignore")
+    warnings.filterwarnings("always", category=LibraryWarning)
+    warnings.showwarning = _show_warning
     # pyspark logs each refused query with the JVM's stack; the message that we print says it in one line.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     try:
@@ -292,6 +294,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:  # noqa: BLE001 - the last door: a fault of ours must not pass as success
         return _internal(e)
     return OK
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(f"warning: {message}")
 
 
 def _internal(error: Exception) -> int:

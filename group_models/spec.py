@@ -165,12 +165,13 @@ class RetrainWhen(_Model):
 
 
 class Scoring(_Model):
-    """How rows without a model of their own are treated, and from which age a model counts as too old."""
+    """How rows without a model are treated, from which age a model is too old, and what other libraries mean."""
 
     on_missing: Annotated[Literal["null", "parent", "raise"], BeforeValidator(lambda v: "null" if v is None else v)] = (
         "null"
     )
     max_age_days: float | None = Field(default=None, gt=0)
+    on_library_change: Literal["warn", "refuse"] = "warn"
 
 
 _DECIDE_A_FIT = (
