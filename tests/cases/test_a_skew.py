@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import re
 import signal
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from group_models.plans import summarise
 from group_models.preparing import prepare
 from group_models.tables import MANIFEST, PLAN, RELEASE, STORE
 from tests.cases.worlds import by_key, fit_keys, scored, spec_of, tables_of, trained
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 @contextlib.contextmanager
@@ -142,6 +145,18 @@ def recorder():
             return np.zeros(len(X))
 
     return Recorder
+
+
+def test_a4_the_readme_says_from_which_spark_on_a_batch_size_protects_what():
+    """Lowering it bounds what the JVM buffers, since 4.1 (SPARK-53562); a unit is one frame in any version."""
+    paragraphs = [" ".join(text.split()) for text in README.read_text(encoding="utf-8").split("\n\n")]
+    about = [text for text in paragraphs if "maxRecordsPerBatch" in text]
+    assert len(about) == 1
+    sentences = re.split(r"(?<=[.:;]) ", about[0])
+    claims = [text for text in sentences if "maxRecordsPerBatch" in text]
+    assert all(re.search(r"(before|since) Spark 4\.1", text) for text in claims), claims
+    assert "`limits.max_unit_bytes`" in about[0]
+    assert "SPARK-53562" in about[0]
 
 
 def test_a5_small_data_is_trained_in_as_many_tasks_as_there_are_slots(spark, tmp_path):
