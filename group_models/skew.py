@@ -12,6 +12,7 @@ from typing import TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from group_models.keys import show_key
 from group_models.packing import Floats, makespan, unit_count, wave_of_units
@@ -192,7 +193,7 @@ def _policies(
     largest = np.argsort(-rows, kind="stable")[: min(int(is_oversize.sum()), _MOST_REPLANNED)]
     over = keys.take(pa.array(largest))
     ids = over["key_id"].combine_chunks()
-    others = job_seconds(keys.filter(pa.array(~is_oversize)))
+    others = job_seconds(keys.select(["n_parts", "predicted_seconds"]).filter(pa.array(~is_oversize)))
     said: dict[str, str] = {}
     for policy in get_args(Oversize):
         if policy == "fail":
@@ -262,12 +263,12 @@ def _one_key(keys: pa.Table, spec: Spec, seconds: float, ideal: float) -> str | 
 
 def _left_out(keys: pa.Table) -> str | None:
     """Return the sentence about oversize keys that get no model, or None."""
-    is_left = np.asarray(keys["decision"].to_numpy(zero_copy_only=False) == "too_big")
+    is_left = pc.equal(keys["decision"], "too_big").to_numpy()
     if not is_left.any():
         return None
     usable = _numbers(keys, "usable_rows")
     share = usable[is_left].sum() / usable.sum()
-    left = keys.filter(pa.array(is_left)).select(["key", "usable_rows"])
+    left = keys.select(["key", "usable_rows"]).filter(pa.array(is_left))
     return (
         f"{left.num_rows:,} key(s) with {share:.1%} of all rows get no new model: {_named(left)}; "
         "`oversize: salt` would train them"
