@@ -17,7 +17,7 @@ from group_models.estimators import EstimatorSettings, Features
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.keys import KeyKind
 from group_models.live import Live, read_key_kinds, read_without_pins
-from group_models.planning import SIZES, Costs, plan_keys
+from group_models.planning import SIZES, Costs, plan_keys, thin_parts
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registry import check_settings, make_family
@@ -91,7 +91,7 @@ def make_plan(prepared: Prepared, base_release: str | None) -> Plan:
     family = make_family(prepared.estimator, prepared.features)
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
-    plan = plan_keys(sizes, spec, costs, slots=slots)
+    plan = _thinned(prepared, plan_keys(sizes, spec, costs, slots=slots))
 
     def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
         of_keys = sizes.filter(pc.is_in(sizes["key_id"], key_ids))
@@ -100,6 +100,16 @@ def make_plan(prepared: Prepared, base_release: str | None) -> Plan:
     skew = describe_skew(plan.keys, spec, slots=slots, replan=replan)
     holdout_from = None if cutoff is None else moment(cutoff)
     return dataclasses.replace(plan, holdout=_holdout_words(spec, holdout_from), holdout_from=holdout_from, skew=skew)
+
+
+def _thinned(prepared: Prepared, plan: Plan) -> Plan:
+    """Return the plan with those salted keys sampled whose rows are so alike that a part stays too big."""
+    if not plan.has_salted:
+        return plan
+    salted = plan.keys.filter(pc.equal(plan.keys["decision"], "salted")).select(["key_id", "key", "n_parts"])
+    with failing("measuring the parts of the salted keys"):
+        largest = spark_sizes.measure_largest_parts(prepared.rows(), salted, prepared.key_types, prepared.spec.seed)
+    return thin_parts(plan, largest, prepared.spec)
 
 
 def _measure_cutoff(prepared: Prepared) -> int | None:

@@ -24,7 +24,8 @@ from group_models.spec import check_run_id, is_uri
 from group_models.tables import MANIFEST, PLAN, RUN, STORE, utc_now
 from group_models.texts import counts_text, facts_html
 from group_models.timing import Timing, read_timing
-from group_models.waves import Say, train_waves
+from group_models.wave_jobs import Say
+from group_models.waves import train_waves
 
 STARTED, FINISHED = 0, 1
 """Commit numbers of a run's two rows."""

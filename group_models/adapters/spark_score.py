@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_models.adapters import crossings
 from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_train import placed_units
 from group_models.frames import key_kind
 from group_models.packing import pack
@@ -27,7 +26,6 @@ from group_models.tables import WHOLE
 
 MODEL_IX, KEY_IX, IS_DATA, RUN_IX, UNITS = "model_ix", "key_ix", "is_data", "run_ix", "units"
 _MODEL = ("format", "data_file", "sha256", "data")
-_UPLOAD_ROWS = 200_000
 _MAX_CROSSING = 8
 """Passed columns up to which `mapInPandas` takes them along; wider input stays in the JVM."""
 
@@ -222,14 +220,3 @@ def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str
     values = [prediction, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
     outputs = [value.alias(request.prefix + name) for value, name in zip(values, OUTPUTS, strict=True)]
     return joined.select(*[F.col(p).alias(n) for p, n in zip(carried, request.passed, strict=True)], *outputs)
-
-
-def upload(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Return an Arrow table as a frame, uploaded in chunks: one large local relation fails on Connect."""
-    if not table.num_rows:
-        # Connect takes no schema from an empty Arrow table (seen in Spark 4.2).
-        return spark.createDataFrame([], from_arrow_schema(table.schema))
-    pieces = [
-        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS)) for start in range(0, table.num_rows, _UPLOAD_ROWS)
-    ]
-    return functools.reduce(DataFrame.unionAll, pieces)
