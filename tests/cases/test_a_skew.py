@@ -1,6 +1,7 @@
 """Skew, memory and parallelism: oversize keys, wide rows, tasks, threads."""
 
 import contextlib
+import json
 import pickle
 import re
 import signal
@@ -137,6 +138,38 @@ def test_a1_a_skipped_key_is_too_big_and_the_others_are_trained(spark, tmp_path)
     assert hot["reason"] == "3,000 usable rows are over max_key_rows 1,000; oversize: skip"
     assert {key: row["status"] for key, row in rows.items()} == dict.fromkeys(COLD, "trained")
     assert world.run.release_id
+
+
+def test_a1_the_plan_tells_what_each_policy_would_do_and_the_run_how_its_time_was_spent(spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    spec = spec_of(hot_and_cold(spark), tmp_path, oversize="skip", limits=limits)
+    facts = summarise(api.plan(spec, spark=spark)).facts()
+    assert facts["oversize keys"] == "1 with 93.8% of all rows"
+    assert facts["oversize: salt"].startswith("1 salted in 4 parts, all rows used; about ")
+    assert facts["oversize: sample"].startswith("1 sampled to 905 of 3,000 rows (30.2%); about ")
+    assert facts["oversize: skip"].startswith("1 too_big, no new model; about ")
+    assert facts["oversize: skip"].endswith(" (the spec's)")
+    assert facts["oversize: fail"].endswith("naming carrier=hot (3,000 rows)")
+    lines = []
+    run = api.train(spec, spark=spark, say=lines.append)
+    assert [line for line in lines if line.startswith("warning: ")] == [f"warning: {facts['warning']}"]
+    assert "get no new model: carrier=hot" in facts["warning"]
+    (wave,) = run.timing().waves
+    assert (wave.keys, run.timing().slots) == (5, 2)
+    assert 0 < wave.busy_share <= 1
+    assert run.facts()["fits"].endswith(f"slots busy {run.timing().busy_share:.0%}")
+    told = json.loads(json.dumps(run.as_dict(), default=str))["timing"]
+    assert told["fit_s"] == pytest.approx(run.timing().fit_s)
+    assert told["slowest"]["keys"] >= 1
+
+
+def test_a1_the_parts_of_a_salted_key_are_units_in_the_run_s_timing(spark, tmp_path):
+    world = trained(hot_and_cold(spark), tmp_path, limits={"min_rows": 1, "max_key_rows": 1000})
+    timing = world.run.timing()
+    assert timing.waves[0].keys == 4 + 5
+    assert timing.largest.names == ("carrier=hot",)
+    assert timing.largest.rows < 3000
+    assert sum(wave.fit_s for wave in timing.waves) == pytest.approx(timing.fit_s)
 
 
 def test_a1_fail_refuses_the_run_before_anything_is_trained_and_names_the_key(spark, tmp_path):
