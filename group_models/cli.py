@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from group_models.errors import GroupModelsError
+from group_models.errors import GroupModelsError, LibraryWarning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,7 +104,7 @@ def plan(
     summary = summarise(planned)
     if as_json:
         rows = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
-        _print_json({"summary": vars(summary), "keys": rows})
+        _print_json({"summary": dataclasses.asdict(summary), "keys": rows})
         return
     _out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
 
@@ -316,6 +317,8 @@ def _print_json(value: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing is raised."""
     warnings.filterwarnings("ignore")
+    warnings.filterwarnings("always", category=LibraryWarning)
+    warnings.showwarning = _show_warning
     # pyspark logs each refused query with the JVM's stack; the message that we print says it in one line.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     try:
@@ -328,6 +331,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:  # noqa: BLE001 - the last door: a fault of ours must not pass as success
         return _internal(e)
     return OK
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(f"warning: {message}")
 
 
 def _internal(error: Exception) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from group_models.errors import DataError, StateError
 from group_models.folding import live_set
 from group_models.frames import ColumnKind
 from group_models.keys import KeyKind, key_json
+from group_models.libraries import Versions, needed
 from group_models.manifest import first_rows
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
@@ -25,7 +27,7 @@ from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
 Alias = Literal["champion", "challenger"]
 
 _FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key")
-_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256")
+_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256", "model_bytes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +39,19 @@ class Live:
     keys
         By `key_id`: `model_run_id` (None where no own model serves), `status` and `newest_run_id` of the newest
         published row, `is_pinned`, `level`, `key` (dict), `key_json`, `trained_at`, `sha256`,
-        and `number`, the commit of the model in the store (null where it is not there).
+        `model_bytes`, and `number`, the commit of the model in the store (null where it is not there).
     run_features
         Per run that trained a live model, its feature columns and their kinds, in order.
     key_kinds
         The key columns and what their values are.
+    run_libraries
+        Per such run, the library versions that it was trained with, and those that its models need.
     """
 
     keys: pd.DataFrame
     run_features: Mapping[str, Mapping[str, ColumnKind]]
     key_kinds: Mapping[str, KeyKind]
+    run_libraries: Mapping[str, tuple[Versions, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
 
     def models(self) -> dict[str, str]:
         """Return key id to the run of the model that serves it, keys without one left out."""
@@ -175,7 +180,8 @@ def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.Da
     serving = started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string())))
     newest = sorted(set(keys["newest_run_id"].dropna()))
     published = started.filter(pc.is_in(started["run_id"], pa.array(newest, pa.string())))
-    return Live(keys, _run_features(serving), _key_kinds(serving if serving.num_rows else published))
+    kinds = _key_kinds(serving if serving.num_rows else published)
+    return Live(keys, _run_features(serving), kinds, _run_libraries(serving))
 
 
 def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
@@ -197,6 +203,14 @@ def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFr
 def _run_features(started: pa.Table) -> dict[str, dict[str, ColumnKind]]:
     pairs = zip(started["run_id"].to_pylist(), started["feature_kinds"].to_pylist(), strict=True)
     return {run_id: dict(kinds) for run_id, kinds in pairs}
+
+
+def _run_libraries(started: pa.Table) -> dict[str, tuple[Versions, tuple[str, ...]]]:
+    rows = started.select(["run_id", "versions", "spec"]).to_pylist()
+    return {
+        row["run_id"]: (dict(row["versions"] or ()), needed(json.loads(row["spec"] or "{}").get("estimator", {})))
+        for row in rows
+    }
 
 
 def _key_kinds(started: pa.Table) -> dict[str, KeyKind]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from group_models.keys import show_key
 from group_models.packing import makespan
+from group_models.skew import Skew
 from group_models.tables import PLAN, WHOLE
 from group_models.texts import counts_text, facts_html
 
@@ -42,6 +43,8 @@ class Plan:
         What tells a half-loaded source; empty for a plan that was read back.
     notes
         Sentences for people on what this plan does.
+    skew
+        How uneven it is; None of a plan that was read back.
     """
 
     keys: pa.Table
@@ -50,6 +53,7 @@ class Plan:
     holdout_from: dt.datetime | None = None
     source_stats: Mapping[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    skew: Skew | None = None
 
     @classmethod
     def of_rows(cls, rows: pa.Table, *, slots: int) -> Self:
@@ -169,6 +173,7 @@ class Summary:
     unit_skew: float
     predicted_seconds: float
     ideal_seconds: float
+    skew: Skew | None = None
 
     def facts(self) -> dict[str, str]:
         """Return the plan as fact and text."""
@@ -186,6 +191,7 @@ class Summary:
             "largest unit": skew,
             "holdout": self.holdout,
             "predicted fit time": f"{self.predicted_seconds:,.1f} s, ideally {self.ideal_seconds:,.1f} s",
+            **(self.skew.facts() if self.skew else {}),
         }
 
 
@@ -213,4 +219,5 @@ def summarise(plan: Plan) -> Summary:
         unit_skew=float(seconds.max() / seconds.mean()) if units.num_rows else 0.0,
         predicted_seconds=sum(makespan(seconds[wave == w], plan.slots) for w in range(plan.waves)),
         ideal_seconds=float(seconds.sum() / plan.slots),
+        skew=plan.skew,
     )

@@ -25,6 +25,7 @@ from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registry import check_settings, make_family
 from group_models.scopes import Ask, Scope
 from group_models.scoping import find_scope
+from group_models.skew import describe_skew
 from group_models.source_checks import source_stats
 from group_models.spec import Spec
 from group_models.tables import moment, utc_now
@@ -117,12 +118,18 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     plan = _thinned(prepared, plan_keys(sizes, spec, costs, slots=slots, history=history))
+
+    def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
+        of_keys = sizes.filter(pc.is_in(sizes["key_id"], key_ids))
+        return plan_keys(of_keys, other, costs, slots=slots, history=history).keys
+
     holdout_from = None if cutoff is None else moment(cutoff)
     return dataclasses.replace(
         plan,
         holdout=_holdout_words(spec, holdout_from),
         holdout_from=holdout_from,
         source_stats=stats,
+        skew=describe_skew(plan.keys, spec, slots=slots, replan=replan),
         notes=_notes(prepared.scope, plan, history),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
@@ -15,6 +16,7 @@ from group_models.artifacts import StoredModel, load_model
 from group_models.batched import LinearForm, predict_linear
 from group_models.estimators import one_thread
 from group_models.frames import ColumnKind
+from group_models.libraries import LoadNotes
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Codes: TypeAlias = npt.NDArray[np.int32]
@@ -84,6 +86,7 @@ class Router:
     _model: StoredModel | None = None
     _form: LinearForm | None = None
     _is_loaded: bool = False
+    _notes: LoadNotes = dataclasses.field(default_factory=LoadNotes)
 
     def predict(self, batch: pd.DataFrame, features: list[str]) -> tuple[Floats, Codes]:
         """Return prediction and status code per row of a batch, model rows included (NaN and 0 there).
@@ -123,7 +126,7 @@ class Router:
     def _loaded_form(self) -> LinearForm | None:
         """Load the present model, when its first row is there, and return its linear form where it has one."""
         if not self._is_loaded and self._stored is not None:
-            self._model, self._is_loaded = _loaded(self._stored), True
+            self._model, self._is_loaded = _loaded(self._stored, self._notes), True
             self._form = self._linear_form()
             self.loads += 1
         return self._form
@@ -172,12 +175,18 @@ def _predict_linear(
         prediction[places], status[places] = judged(predict_linear(values, [form for _, form in own], owner))
 
 
-def _loaded(stored: ModelRow) -> StoredModel | None:
+def _loaded(stored: ModelRow, notes: LoadNotes) -> StoredModel | None:
     """Return the model, or None where it cannot be loaded: one broken model must not stop the others' rows."""
+    known = len(notes.first)
     try:
-        return stored.load()
+        with notes.reading(stored.label):
+            return stored.load()
     except Exception:  # noqa: BLE001 - whatever a stored model raises, its own rows are `model_failed`
         return None
+    finally:
+        # A worker cannot reach the driver but by rows: what is new goes to its log.
+        for said in notes.sentences()[known:]:
+            print(f"group-models: {said}", file=sys.stderr)  # noqa: T201
 
 
 def _input_frame(batch: pd.DataFrame, features: list[str], inputs: Inputs) -> pd.DataFrame:

@@ -58,6 +58,8 @@ def _new_plan(
     _check_source(prepared, run_id, plan, say, accept_changes=accept_changes)
     for note in plan.notes:
         say(note)
+    for warning in plan.skew.warnings if plan.skew else ():
+        say(f"warning: {warning}")
     prepared.tables.append(PLAN, plan.rows(model_set, run_id), Commit(model_set, run_id, 0))
     # Of two attempts at the same time the first one's plan counts.
     written = _read_plan(prepared, run_id)

@@ -17,6 +17,19 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that a person would choose.
+
+    Examples
+    --------
+    >>> duration_text(3.14), duration_text(754), duration_text(9000)
+    ('3.1 s', '12.6 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.1f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
+
+
 def facts_html(title: str, facts: Mapping[str, str]) -> str:
     """Return facts as an HTML table; text from data is escaped.
 

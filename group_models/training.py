@@ -22,6 +22,7 @@ from group_models.spec import check_run_id, is_uri
 from group_models.starting import start, started_row, stats_of
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
+from group_models.timing import Timing, read_timing
 from group_models.wave_jobs import Say
 from group_models.waves import train_waves
 
@@ -40,6 +41,8 @@ class Run:
         Why the run must not be published by itself, or None.
     is_repeated
         The run was finished before; nothing was trained now.
+    slots
+        Tasks that ran at the same time, where that is known.
     """
 
     model_set: str
@@ -50,25 +53,34 @@ class Run:
     refusal: str | None = None
     release_id: str | None = None
     is_repeated: bool = False
+    slots: int | None = None
 
     def facts(self) -> dict[str, str]:
         """Return the run as fact and text."""
         released = f"to champion as {self.release_id}" if self.release_id else f"no: {self.refusal or 'not asked to'}"
         seconds = ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items())
         again = {"repeated": "it was finished before; nothing was trained now"} if self.is_repeated else {}
+        timing = self.timing()
         return {
             **again,
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
             **self._failure_facts(),
             "released": released,
             "seconds": seconds,
+            **(timing.facts() if timing else {}),
             "tables": self.tables.describe(),
         }
 
     def as_dict(self) -> dict[str, Any]:
         """Return the run as plain values, for JSON."""
         names = ("model_set", "run_id", "counts", "seconds", "refusal", "release_id", "is_repeated")
-        return {**{name: getattr(self, name) for name in names}, "tables": self.tables.describe()}
+        timing = self.timing()
+        more = {"timing": timing.as_dict() if timing else None, "tables": self.tables.describe()}
+        return {**{name: getattr(self, name) for name in names}, **more}
+
+    def timing(self) -> Timing | None:
+        """Return how the time of the fits was spent, against the plan; None where nothing was fitted."""
+        return read_timing(self.tables, self.model_set, self.run_id, slots=self.slots)
 
     def _failure_facts(self) -> dict[str, str]:
         failed = self.failures()
@@ -164,7 +176,7 @@ def train_run(
     with clock.phase("manifest"):
         counts = _write_manifest(prepared, plan, run_id)
     refusal = release_refusal(counts, prepared.spec.limits)
-    run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal)
+    run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal, slots=plan.slots)
     with clock.phase("release"):
         run = release(run)
     summary = summarise(plan)

@@ -32,6 +32,13 @@ _MAX_CROSSING = 8
 _ROW_SECONDS, _LOAD_SECONDS = 1.5e-6, 1e-3
 """Rough costs of a row and of a model, for balancing units only."""
 
+MAX_UNIT_MODEL_BYTES = 256 * 2**20
+"""Bytes of all models of a unit, unless a single one is larger.
+
+Spark bounds a batch by rows (10,000), and by bytes only since 4.1 (`spark.sql.execution.arrow.maxBytesPerBatch`). So
+before, and wherever that is raised, a batch of a few rows per model could hold any number of models at once.
+"""
+
 _UNITS_PER_SLOT = 4
 _MIN_SALT_ROWS = 20_000
 NO_KEY = -1
@@ -102,10 +109,17 @@ def _assign_units(spark: SparkSession, plan: ScorePlan, slots: int) -> _Units:
     fair = max(float(seconds.sum()) / aimed, _MIN_SALT_ROWS * _ROW_SECONDS)
     salts = np.minimum(np.ceil(seconds / fair), aimed).astype(np.int64)
     owner = np.repeat(np.arange(len(rows)), salts)
-    unit = pack((seconds / salts)[owner], np.zeros((len(owner), 0)), (), aimed)
+    unit = pack((seconds / salts)[owner], _model_bytes(plan)[owner, None], (float(MAX_UNIT_MODEL_BYTES),), aimed)
     count = int(unit.max()) + 1 if len(unit) else 1
     placed = placed_units(spark, count)
     return _Units(count, np.concatenate([[0], np.cumsum(salts)]), placed[unit])
+
+
+def _model_bytes(plan: ScorePlan) -> npt.NDArray[np.float64]:
+    """Return the bytes of the model that each key of the plan needs, 0 where none."""
+    ix = plan.keys[MODEL_IX].to_numpy()
+    sizes = np.append(plan.models["model_bytes"].to_numpy(), 0).astype(np.float64)
+    return np.asarray(np.where(ix == NO_MODEL, 0.0, sizes[ix]))
 
 
 def _data_rows(
@@ -148,7 +162,7 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
     pairs = np.unique(np.stack([model_ix, units.values], axis=1), axis=0)
     pairs = pairs[pairs[:, 0] != NO_MODEL]
     wanted = plan.models.take(pa.array(np.searchsorted(plan.models[MODEL_IX].to_numpy(), pairs[:, 0])))
-    wanted = wanted.append_column(sc.UNIT, pa.array(pairs[:, 1], pa.int32()))
+    wanted = wanted.drop_columns("model_bytes").append_column(sc.UNIT, pa.array(pairs[:, 1], pa.int32()))
     wanted_frame = F.broadcast(upload(store.sparkSession, wanted))
     models = store.where(F.col("part") == WHOLE).drop("sha256")
     found = models.join(wanted_frame, ["run_id", "key_id", "number"])

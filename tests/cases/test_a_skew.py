@@ -1,7 +1,9 @@
 """Skew, memory and parallelism: oversize keys, wide rows, tasks, threads."""
 
 import contextlib
+import json
 import pickle
+import re
 import signal
 from pathlib import Path
 
@@ -27,6 +29,8 @@ from group_models.plans import summarise
 from group_models.preparing import prepare
 from group_models.tables import MANIFEST, PLAN, RELEASE, STORE
 from tests.cases.worlds import by_key, fit_keys, scored, spec_of, tables_of, trained
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 @contextlib.contextmanager
@@ -136,6 +140,38 @@ def test_a1_a_skipped_key_is_too_big_and_the_others_are_trained(spark, tmp_path)
     assert world.run.release_id
 
 
+def test_a1_the_plan_tells_what_each_policy_would_do_and_the_run_how_its_time_was_spent(spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    spec = spec_of(hot_and_cold(spark), tmp_path, oversize="skip", limits=limits)
+    facts = summarise(api.plan(spec, spark=spark)).facts()
+    assert facts["oversize keys"] == "1 with 93.8% of all rows"
+    assert facts["oversize: salt"].startswith("1 salted in 4 parts, all rows used; about ")
+    assert facts["oversize: sample"].startswith("1 sampled to 905 of 3,000 rows (30.2%); about ")
+    assert facts["oversize: skip"].startswith("1 too_big, no new model; about ")
+    assert facts["oversize: skip"].endswith(" (the spec's)")
+    assert facts["oversize: fail"].endswith("naming carrier=hot (3,000 rows)")
+    lines = []
+    run = api.train(spec, spark=spark, say=lines.append)
+    assert [line for line in lines if line.startswith("warning: ")] == [f"warning: {facts['warning']}"]
+    assert "get no new model: carrier=hot" in facts["warning"]
+    (wave,) = run.timing().waves
+    assert (wave.keys, run.timing().slots) == (5, 2)
+    assert 0 < wave.busy_share <= 1
+    assert run.facts()["fits"].endswith(f"slots busy {run.timing().busy_share:.0%}")
+    told = json.loads(json.dumps(run.as_dict(), default=str))["timing"]
+    assert told["fit_s"] == pytest.approx(run.timing().fit_s)
+    assert told["slowest"]["keys"] >= 1
+
+
+def test_a1_the_parts_of_a_salted_key_are_units_in_the_run_s_timing(spark, tmp_path):
+    world = trained(hot_and_cold(spark), tmp_path, limits={"min_rows": 1, "max_key_rows": 1000})
+    timing = world.run.timing()
+    assert timing.waves[0].keys == 4 + 5
+    assert timing.largest.names == ("carrier=hot",)
+    assert timing.largest.rows < 3000
+    assert sum(wave.fit_s for wave in timing.waves) == pytest.approx(timing.fit_s)
+
+
 def test_a1_fail_refuses_the_run_before_anything_is_trained_and_names_the_key(spark, tmp_path):
     limits = {"min_rows": 1, "max_key_rows": 1000}
     spec = spec_of(hot_and_cold(spark), tmp_path, oversize="fail", limits=limits)
@@ -199,6 +235,18 @@ def recorder():
             return np.zeros(len(X))
 
     return Recorder
+
+
+def test_a4_the_readme_says_from_which_spark_on_a_batch_size_protects_what():
+    """Lowering it bounds what the JVM buffers, since 4.1 (SPARK-53562); a unit is one frame in any version."""
+    paragraphs = [" ".join(text.split()) for text in README.read_text(encoding="utf-8").split("\n\n")]
+    about = [text for text in paragraphs if "maxRecordsPerBatch" in text]
+    assert len(about) == 1
+    sentences = re.split(r"(?<=[.:;]) ", about[0])
+    claims = [text for text in sentences if "maxRecordsPerBatch" in text]
+    assert all(re.search(r"(before|since) Spark 4\.1", text) for text in claims), claims
+    assert "`limits.max_unit_bytes`" in about[0]
+    assert "SPARK-53562" in about[0]
 
 
 def test_a5_small_data_is_trained_in_as_many_tasks_as_there_are_slots(spark, tmp_path):

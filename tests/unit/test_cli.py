@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from group_models import api, cli
 from group_models.cli import main
+from group_models.errors import LibraryWarning
 from group_models.loading import load_spec
 
 SPEC = {
@@ -81,6 +83,17 @@ def test_a_wrong_command_line_is_told_with_exit_code_2(
 ):
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_warning_about_libraries_is_a_line_and_the_noise_of_others_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    main(["init", str(tmp_path / "spec.yaml")])
+    warnings.warn("numpy 1.26.4 (here 2.3.4)", LibraryWarning, stacklevel=1)
+    warnings.warn("deprecated", UserWarning, stacklevel=1)
+    said = capsys.readouterr().err
+    assert "\nwarning: numpy 1.26.4 (here 2.3.4)\n" in said
+    assert "deprecated" not in said
 
 
 def test_a_bad_spec_is_refused_with_all_its_mistakes_and_no_traceback(
