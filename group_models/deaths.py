@@ -7,7 +7,9 @@ import dataclasses
 import errno
 import os
 import signal
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from group_models.evaluation import MAX_MESSAGE, MAX_TRACEBACK, printable
 
 Deadly: TypeAlias = Literal["crashed", "timed_out", "out_of_memory", "failed"]
 """Statuses of a fit that ended without an outcome of its own."""
@@ -20,8 +22,8 @@ RAISED = 70
 _OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory")
 """What libraries write before they abort for want of memory."""
 
-_WATCHDOG = "Timeout ("
-"""What `faulthandler` writes before it ends a process."""
+_FATAL, _WATCHDOG = "Fatal Python error", "Timeout ("
+"""How `faulthandler` begins when a process is killed by a signal, and when it ends one itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,9 @@ class FitLimits:
 
     timeout_s: float | None = None
     memory_bytes: int | None = None
+
+
+NO_LIMITS = FitLimits()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,37 @@ class Death:
 
 class TimedOut(BaseException):
     """A fit took longer than its limit; no `Exception`, which an estimator might catch and go on."""
+
+
+def death_columns(death: Death) -> dict[str, Any]:
+    """Return what the row of a key says of how its fit ended without an outcome."""
+    # faulthandler names the newest call first, and after the calls hundreds of modules.
+    said, mark, dump = death.log.partition(_FATAL)
+    told = (mark + dump.partition("Extension modules:")[0])[:MAX_TRACEBACK] if mark else said[-MAX_TRACEBACK:]
+    message = said.strip()[-MAX_MESSAGE:]
+    return {
+        "status": death.status,
+        "reason": death.reason,
+        "error_type": death.cause,
+        "error_message": printable(message, MAX_MESSAGE) or death.reason[:MAX_MESSAGE],
+        "traceback": printable(told.strip(), MAX_TRACEBACK) or None,
+        "fit_seconds": death.seconds,
+        "cpu_seconds": death.cpu_seconds,
+    }
+
+
+def status_of(error: BaseException) -> Deadly:
+    """Return the status of a fit that raised."""
+    if isinstance(error, TimedOut):
+        return "timed_out"
+    return "out_of_memory" if is_memory_error(error) else "failed"
+
+
+def limit_reason(error: BaseException, limits: FitLimits) -> str | None:
+    """Return which limit an exception says was broken, and what to do; None where it says something else."""
+    if isinstance(error, TimedOut):
+        return timeout_reason(limits)
+    return memory_reason(limits) if is_memory_error(error) else None
 
 
 def timeout_reason(limits: FitLimits) -> str:

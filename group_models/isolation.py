@@ -34,7 +34,7 @@ _CHUNK = 2**20
 _END = b"end"
 """What a child sends last, after the pickle: how it ended is not always to be known."""
 
-_LOG_BYTES = 8 * 2**10
+_LOG_BYTES = 64 * 2**10
 _PR_SET_PDEATHSIG = 1
 
 
