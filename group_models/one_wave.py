@@ -24,6 +24,9 @@ from group_models.wave_jobs import NUMBERS_PER_WAVE, Say, free_numbers, planned_
 _ATTEMPTS = 3
 """Attempts of a wave before the run is given back to whoever started it."""
 
+_MOST_CRASHED, _CRASHED_IN_A_ROW = 20, 5
+"""Keys found by halving from which it is rather the workers that are ill; and the same where no piece was trained."""
+
 _NAMED = 3
 """Keys that a message names."""
 
@@ -47,6 +50,8 @@ class OneWave:
         self._settings = settings
         self._say = say
         self._numbers: Iterator[int] = iter(free_numbers(prepared, settings.run_id, wave))
+        self._may_isolate = prepared.spec.isolation != "never"
+        self._has_committed = False
 
     def train(self, parts: pa.Table) -> None:
         """Commit a row for each of these parts (columns of `Plan.parts`) that the store has none of.
@@ -70,26 +75,35 @@ class OneWave:
     def _try(self, parts: pa.Table) -> None:
         """Commit these parts, in child processes or in halves where a worker dies of one."""
         death = self._commit(parts, self._settings)
-        if death is None:
-            return
-        if self._prepared.spec.isolation == "auto" and not is_childless(death):
+        if death is not None and self._prepared.spec.isolation == "auto" and not is_childless(death):
             self._tell(f"a worker died; its {_keys(parts)} are fitted again in child processes")
             death = self._commit(parts, dataclasses.replace(self._settings, is_isolated=True))
-            if death is None:
-                return
+        if death is None:
+            return
         why = "no child process can be made" if is_childless(death) else "a worker died"
         self._tell(f"{why}; its {_keys(parts)} are halved until the one that kills its worker is alone")
+        self._may_isolate = False
         settings = dataclasses.replace(self._settings, is_isolated=False)
-        self._halve(parts, settings, is_dead=not is_childless(death))
-
-    def _halve(self, parts: pa.Table, settings: FitSettings, *, is_dead: bool) -> None:
-        """Commit these parts in pieces: a worker dies of one of them, or may do so."""
-        if parts.num_rows == 1 and is_dead:
-            self._commit_crashed(parts)
+        if self._prepared.spec.isolation == "always" and self._commit(parts, settings) is None:
             return
-        for piece in halves(parts) if is_dead else [parts]:
-            if self._commit(piece, settings, is_piece=True) is not None:
-                self._halve(piece, settings, is_dead=True)
+        crashed: list[pa.Table] = []
+        self._halve(parts, settings, crashed)
+        self._commit_crashed(crashed)
+
+    def _halve(self, parts: pa.Table, settings: FitSettings, crashed: list[pa.Table]) -> None:
+        """Commit parts of which one kills its worker in pieces; those that die alone are added to `crashed`."""
+        if parts.num_rows > 1:
+            for piece in halves(parts):
+                if self._commit(piece, settings, is_piece=True) is not None:
+                    self._halve(piece, settings, crashed)
+            return
+        crashed.append(parts)
+        if len(crashed) >= (_MOST_CRASHED if self._has_committed else _CRASHED_IN_A_ROW):
+            raise StateError(
+                f"run {self._settings.run_id}: {len(crashed)} keys of {self._named(pa.concat_tables(crashed))} killed "
+                "their workers one after the other; the workers themselves may be ill: look at the standard error of "
+                f"the executors; {self._go_on()}"
+            )
 
     def _commit(self, parts: pa.Table, settings: FitSettings, *, is_piece: bool = False) -> Exception | None:
         """Commit these parts in one job; return the error of one whose worker died.
@@ -109,6 +123,7 @@ class OneWave:
             raise StateError(self._failed(parts, cause(e))) from e
         except StateError as e:
             raise StateError(self._failed(parts, str(e))) from e
+        self._has_committed = True
         return None
 
     def _frame(self, parts: pa.Table, settings: FitSettings, number: int, *, is_piece: bool) -> SparkFrame:
@@ -132,18 +147,21 @@ class OneWave:
             roles=self._prepared.roles,
             key_types=self._prepared.key_types,
             settings=settings,
-            may_isolate=self._prepared.spec.isolation != "never",
+            may_isolate=self._may_isolate,
         )
 
-    def _commit_crashed(self, parts: pa.Table) -> None:
-        """Write the row of a key whose worker died with it alone."""
-        (part,) = parts.to_pylist()
-        self._tell(f"{self._shown(part['key_id'])} kills its worker; it is a row of status crashed")
+    def _commit_crashed(self, crashed: list[pa.Table]) -> None:
+        """Write the rows of the keys whose worker died with them alone."""
+        if not crashed:
+            return
+        parts = pa.concat_tables(crashed)
         number = self._next_number(parts)
-        family = make_family(self._prepared.estimator, self._prepared.features)
-        row = crashed_row(part, self._settings, family.name)
         place = {"wave": self._wave, "number": number, "attempt": number % NUMBERS_PER_WAVE}
-        self._prepared.tables.append(STORE, STORE.rows([{**row, **place}]), self._commit_of(number))
+        estimator = make_family(self._prepared.estimator, self._prepared.features).name
+        rows = [{**crashed_row(part, self._settings, estimator), **place} for part in parts.to_pylist()]
+        for row in rows:
+            self._tell(f"{self._shown(row['key_id'])} kills its worker; it is a row of status crashed")
+        self._prepared.tables.append(STORE, STORE.rows(rows), self._commit_of(number))
 
     def _commit_of(self, number: int) -> Commit:
         return Commit(self._settings.model_set, self._settings.run_id, number)
