@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,12 @@ from group_models.evaluation import (
 )
 from group_models.frames import ColumnKind
 from group_models.guards import Guard
-from group_models.isolation import in_fresh_thread, run_in_child
+from group_models.isolation import fit_in_child
 from group_models.keys import key_seed
 from group_models.mlmodel import MlmodelTemplate
 from group_models.registry import make_family
 from group_models.tables import STORE, WHOLE, moment, utc_now
 from group_models.unit_rows import KeyRows, numeric_names, unit_keys
-
-T = TypeVar("T")
 
 TRAIN_MEDIAN = "train_median"
 """Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
@@ -124,22 +122,12 @@ def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Gua
     def fit() -> list[dict[str, Any]]:
         return _fit_key(key, family, settings)
 
-    done = _fit_apart(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
+    done = fit_in_child(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
     if not isinstance(done, Death):
         return done
     seed = key_seed(settings.seed, key.key_id, key.part)
     times = {"started_at": started, "finished_at": utc_now()}
     return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
-
-
-def _fit_apart(fit: Callable[[], T], family: Family, limits: FitLimits) -> T | Death:
-    """Fit in a child process; with several threads in a thread whose OpenMP knows nothing of this process's."""
-
-    def fit_with_threads() -> T:
-        with one_thread(family):
-            return fit()
-
-    return run_in_child(fit if family.threads == 1 else lambda: in_fresh_thread(fit_with_threads), limits)
 
 
 def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[str, Any]]:

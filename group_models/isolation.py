@@ -25,6 +25,7 @@ from typing import IO, Any, Self, TypeVar, cast
 
 from group_models.deaths import RAISED, Death, FitLimits, death_of
 from group_models.errors import PlatformError
+from group_models.estimators import Family, one_thread
 from group_models.guards import GRACE_S, Guard, free_bytes
 
 T = TypeVar("T")
@@ -65,6 +66,16 @@ def run_in_child(work: Callable[[], T], limits: FitLimits) -> T | Death:
         return cast("T | Death", pickle.loads(sent))  # noqa: S301 - our own child wrote it a moment ago
     death = death_of(child.status, told, limits, is_late=is_late)
     return dataclasses.replace(death, seconds=time.monotonic() - start, cpu_seconds=child.cpu_seconds)
+
+
+def fit_in_child(fit: Callable[[], T], family: Family, limits: FitLimits) -> T | Death:
+    """Do the same with a fit; one of several threads is in a thread whose OpenMP knows nothing of this process's."""
+
+    def fit_with_threads() -> T:
+        with one_thread(family):
+            return fit()
+
+    return run_in_child(fit if family.threads == 1 else lambda: in_fresh_thread(fit_with_threads), limits)
 
 
 def in_fresh_thread(work: Callable[[], T]) -> T:
