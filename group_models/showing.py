@@ -62,10 +62,11 @@ def _plain(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def failures(tables: Tables, model_set: str, run_id: str) -> dict[str, int]:
-    """Return a run's keys with an error, counted by stage and class of the exception, most first."""
+    """Return a run's keys with an error, counted by its class and its stage where that is known, most first."""
     where = {"model_set": [model_set], "run_id": [run_id]}
     rows = tables.read(MANIFEST, columns=["error_stage", "error_type"], where=where).to_pylist()
-    counts = Counter(f"{row['error_type']} in {row['error_stage']}" for row in rows if row["error_type"])
+    named = [(row["error_type"], row["error_stage"]) for row in rows if row["error_type"]]
+    counts = Counter(f"{kind} in {stage}" if stage else kind for kind, stage in named)
     return dict(counts.most_common())
 
 
