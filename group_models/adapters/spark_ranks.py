@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from group_models.adapters import spark_columns as sc
 
 _ACCURACY = 10_000
-_SLACKS = (2 / _ACCURACY, 1.0)
-"""How far around the wanted ranks to look, as a share of the rows; the last one is everywhere."""
+_SLACK = 2 / _ACCURACY
+"""How far around the wanted ranks to look, as a share of the rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,28 +43,29 @@ def values_at(rows: DataFrame, column: str, ranks: Sequence[int], count: int) ->
     count
         Rows of the frame.
     """
-    for slack in _SLACKS:
-        shares = [max(0.0, ranks[0] / count - slack), min(1.0, (ranks[-1] + 1) / count + slack)]
-        low, high = rows.select(F.percentile_approx(column, shares, _ACCURACY)).collect()[0][0]
-        near = F.when(F.col(column) >= low, F.col(column))
-        counts = rows.where(F.col(column) <= high).groupBy(near.alias("value")).agg(F.count("*").alias("rows"))
-        found = [_ranked(counts_, rank) for counts_ in [counts.toArrow()] for rank in ranks]
-        if None not in found:
-            break
-    return [ranked for ranked in found if ranked is not None]
+    shares = [max(0.0, ranks[0] / count - _SLACK), min(1.0, (ranks[-1] + 1) / count + _SLACK)]
+    low, high = rows.select(F.percentile_approx(column, shares, _ACCURACY)).collect()[0][0]
+    near = F.when(F.col(column) >= low, F.col(column))
+    found = _ranked(_counts(rows.where(F.col(column) <= high), near), ranks)
+    # Large integers are rounded to doubles inside `percentile_approx`, so that few rows may all be beyond its answer.
+    return found or _ranked(_counts(rows, F.col(column)), ranks) or []
 
 
-def _ranked(counts: pa.Table, rank: int) -> Ranked | None:
-    """Return the value at a rank, given counts by value (those below in one, null); None if it is not in there."""
-    is_below = counts["value"].is_null()
-    below = int(np.sum(counts.filter(is_below)["rows"].to_numpy()))
-    near = counts.filter(counts["value"].is_valid()).sort_by("value")
+def _counts(rows: DataFrame, value: Column) -> pa.Table:
+    return rows.groupBy(value.alias("value")).agg(F.count("*").alias("rows")).toArrow()
+
+
+def _ranked(counts: pa.Table, ranks: Sequence[int]) -> list[Ranked]:
+    """Return the values at some ranks, given counts by value (those below in one, null); [] if one is not in there."""
+    is_near = counts["value"].is_valid()
+    near = counts.filter(is_near).sort_by("value")
+    below = int(np.sum(counts["rows"].to_numpy())) - int(np.sum(near["rows"].to_numpy()))
     ends = below + np.cumsum(near["rows"].to_numpy())
-    if rank < below or not len(ends) or rank >= ends[-1]:
-        return None
-    place = int(np.searchsorted(ends, rank, side="right"))
-    ties = near["rows"][place].as_py()
-    return Ranked(near["value"][place].as_py(), int(ends[place]) - ties, ties)
+    if ranks[0] < below or not len(ends) or ranks[-1] >= ends[-1]:
+        return []
+    places = np.searchsorted(ends, ranks, side="right").tolist()
+    ties = [near["rows"][place].as_py() for place in places]
+    return [Ranked(near["value"][p].as_py(), int(ends[p]) - n, n) for p, n in zip(places, ties, strict=True)]
 
 
 def exact_median(rows: DataFrame, column: str, count: int) -> float:

@@ -188,7 +188,7 @@ def test_a_key_without_a_holdout_is_trained_and_says_so(spark, change, said):
         (key_rows(count=200)[:0], PARAMS, "prepare", "no row of the key reached the fit"),
         (key_rows(count=200).assign(f1=1e39), PARAMS, "prepare", "infinite values in 'b'"),
         (key_rows(count=200), {"tree_method": "exact"}, "fit", "`exact` tree method is not supported"),
-        (key_rows(count=200).assign(y=-5.0), {"objective": "reg:gamma"}, "fit", "label must be positive"),
+        (key_rows(count=200).assign(y=-5.0), {"objective": "reg:gamma"}, "fit", "`base_score` must be greater than 0"),
     ],
     ids=["no rows", "infinite", "refused on the driver", "refused on the workers"],
 )
@@ -216,7 +216,7 @@ def test_the_median_is_exact(any_spark, count, step):
 
 
 def test_a_rank_is_found_where_the_first_look_misses_it(spark, monkeypatch):
-    monkeypatch.setattr(spark_ranks, "_SLACKS", (-0.3, 1.0))
+    monkeypatch.setattr(spark_ranks, "_SLACK", -0.3)
     frame = spark_frame(spark, pd.DataFrame({"y": np.arange(100.0)}))
     assert values_at(frame, "y", [50], 100) == [spark_ranks.Ranked(50.0, 50, 1)]
 
