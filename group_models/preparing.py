@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.adapters import spark_columns, spark_sizes, spark_source
+from group_models.adapters import spark_columns, spark_distribute, spark_sizes, spark_source
 from group_models.adapters.spark_errors import failing
 from group_models.checking import features_of
 from group_models.errors import SpecError
@@ -17,7 +17,7 @@ from group_models.estimators import EstimatorSettings, Features
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.keys import KeyKind
 from group_models.live import Live, read_key_kinds, read_without_pins
-from group_models.planning import SIZES, Costs, plan_keys, thin_parts
+from group_models.planning import SIZES, Costs, oversize_keys, plan_keys, thin_parts
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registry import check_settings, make_family
@@ -90,9 +90,17 @@ def make_plan(prepared: Prepared, base_release: str | None) -> Plan:
     family = make_family(prepared.estimator, prepared.features)
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
-    plan = _thinned(prepared, plan_keys(sizes, spec, costs, slots=slots))
+    why_not = _why_not_distributed(prepared, sizes, slots)
+    plan = _thinned(prepared, plan_keys(sizes, spec, costs, slots=slots, why_not=why_not))
     holdout_from = None if cutoff is None else moment(cutoff)
     return dataclasses.replace(plan, holdout=_holdout_words(spec, holdout_from), holdout_from=holdout_from)
+
+
+def _why_not_distributed(prepared: Prepared, sizes: pa.Table, slots: int) -> str | None:
+    """Return why oversize keys cannot be distributed here, found out only where the spec asks and a key is oversize."""
+    if prepared.spec.oversize != "distribute" or not oversize_keys(sizes, prepared.spec).any():
+        return None
+    return spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
 
 
 def _thinned(prepared: Prepared, plan: Plan) -> Plan:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from group_models.adapters import spark_train
 from group_models.combining import combine_parts
+from group_models.distributed_waves import distribute_wave, distributed_keys
 from group_models.errors import StateError
 from group_models.fitting import FitSettings
 from group_models.mlmodel import MlmodelTemplate
@@ -36,10 +37,14 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
     rows = prepared.rows()
     parts = plan.parts()
     say(f"run {run_id}: {plan!r}")
+    distributed = distributed_keys(plan)
     for wave in range(plan.waves):
         start = time.perf_counter()
         of_wave = parts.filter(pc.equal(parts["wave"], wave))
-        _train_wave(prepared, wave, of_wave, rows, settings)
+        if wave in distributed:
+            distribute_wave(prepared, distributed[wave], rows, settings, plan.slots)
+        else:
+            _train_wave(prepared, wave, of_wave, rows, settings)
         keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
         took = time.perf_counter() - start
         say(f"wave {wave + 1} of {plan.waves} done: {keys:,} keys in {units} units, {took:.1f} s")
