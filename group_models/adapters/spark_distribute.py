@@ -76,9 +76,8 @@ def why_not(spark: SparkSession, estimator: EstimatorSettings, features: Feature
     """
     if said := refusal(estimator, slots):
         return said
-    if (there := count_slots(spark.range(1))) < slots:
-        # Spark would look for the missing slots for ten minutes before it gives up (3.x to 4.2).
-        return f"distributing over {slots} task slots needs them at the same time, and the session has {there}"
+    if said := _too_few_slots(spark.range(1), slots):
+        return said
     tried = _attempt(lambda _: _try(spark, estimator, features, slots))
     if isinstance(tried, ErrorSummary):
         said, _, _ = tried.error_message.partition("\n")
@@ -108,6 +107,8 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
 
     def train(progress: _Progress) -> dict[str, Any]:
         nonlocal census
+        if said := _too_few_slots(rows, slots):
+            raise FitError(said)
         census = _census(rows, settings)
         return _train_key(rows, key, settings, census, _boosting(settings, seed, slots), progress)
 
@@ -128,6 +129,14 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
         "finished_at": utc_now(),
     }
     return _result(row)
+
+
+def _too_few_slots(frame: DataFrame, slots: int) -> str | None:
+    """Return that the session has fewer slots: Spark would look for them for ten minutes before it gives up."""
+    there = count_slots(frame)
+    if there >= slots:
+        return None
+    return f"distributing over {slots} task slots needs them at the same time, and the session has {there}"
 
 
 @dataclasses.dataclass

@@ -133,7 +133,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("numbers", marks=pytest.mark.slow),
+        pytest.param("odd names", marks=pytest.mark.slow),
+        pytest.param("text", marks=pytest.mark.slow),
+        "early stopping",
+        "text, early stopping",
+    ],
+)
 def test_a_distributed_key_is_close_to_what_one_machine_makes_of_its_rows(spark, case):
     features, params = CASES[case]
     rows, of = key_rows(features), settings(features, params)
@@ -159,7 +168,7 @@ def test_the_metrics_are_those_of_the_stored_form_on_the_holdout_only(spark):
     assert row["rows_used"] < len(rows) - len(held)
 
 
-@pytest.mark.parametrize("case", ["text, early stopping", "numbers"])
+@pytest.mark.parametrize("case", ["text, early stopping", pytest.param("numbers", marks=pytest.mark.slow)])
 def test_the_same_rows_give_the_same_bytes_however_they_came(spark, case):
     features, params = CASES[case]
     rows, of = key_rows(features), settings(features, params | {"subsample": 0.7})
@@ -198,6 +207,12 @@ def test_a_failure_is_a_row_with_stage_and_reason(spark, rows, params, stage, sa
     assert said in row["error_message"]
     assert said in row["reason"]
     assert len(row["reason"]) < 700
+
+
+def test_a_session_that_has_lost_slots_since_the_plan_is_a_failure_and_no_waiting(spark):
+    (row,) = distribute_key(spark_frame(spark, key_rows(count=200)), KEY, settings(), 3).to_pylist()
+    assert (row["status"], row["error_stage"]) == ("failed", "prepare")
+    assert "over 3 task slots needs them at the same time, and the session has 2" in row["reason"]
 
 
 def test_a_model_that_is_too_big_is_a_row_without_a_model(spark):
