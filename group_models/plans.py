@@ -18,7 +18,7 @@ from group_models.skew import Skew
 from group_models.tables import PLAN, WHOLE
 from group_models.texts import counts_text, facts_html
 
-FITTED = ("whole", "sampled", "salted")
+FITTED = ("whole", "sampled", "salted", "distributed")
 """Decisions that lead to a fit; every other decision is the key's status."""
 
 _SKEW_WARNING = 4.0

@@ -205,7 +205,7 @@ PLAN = Table(
     "one row: what a run decided to do with one key, and where",
     (
         _MODEL_SET, _RUN_ID, _KEY_ID, _KEY, _LEVEL, *_ROWS, _FINGERPRINT,
-        _required("decision", "string", "whole, sampled or salted; else the status it leads to"),
+        _required("decision", "string", "whole, sampled, salted or distributed; else the status it leads to"),
         Column("reason", "string", "why, in a sentence"),
         *_PLACE,
         Column("key_index", "int", "place of the key in its unit"),
@@ -247,7 +247,7 @@ MANIFEST = Table(
         _required("serves", "string", "new, previous, parent or none"),
         Column("model_run_id", "string", "run that trained the model that serves"),
         *_OUTCOME[1:],
-        Column("policy", "string", "whole, sampled or salted; null where nothing was fitted"),
+        Column("policy", "string", "whole, sampled, salted or distributed; null where nothing was fitted"),
         Column("n_parts", "int", "parts of a salted key"),
         *_ROWS, *_FIT,
         Column("parent_key_id", "string", "key of the parent that the model builds on"),

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from group_models.combining import combine_parts
 from group_models.deaths import FitLimits
+from group_models.distributed_waves import distribute_wave, distributed_keys
 from group_models.fitting import FitSettings
 from group_models.mlmodel import MlmodelTemplate
 from group_models.one_wave import OneWave
@@ -31,10 +32,14 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
     rows = prepared.rows()
     parts = plan.parts()
     say(f"run {run_id}: {plan!r}")
+    distributed = distributed_keys(plan)
     for wave in range(plan.waves):
         start = time.perf_counter()
         of_wave = parts.filter(pc.equal(parts["wave"], wave))
-        OneWave(prepared, plan, wave, rows, settings, say).train(of_wave)
+        if wave in distributed:
+            distribute_wave(prepared, distributed[wave], rows, settings, plan.slots)
+        else:
+            OneWave(prepared, plan, wave, rows, settings, say).train(of_wave)
         keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
         took = time.perf_counter() - start
         say(f"wave {wave + 1} of {plan.waves} done: {keys:,} keys in {units} units, {took:.1f} s")

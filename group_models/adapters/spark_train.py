@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Mapping
 
 import numpy as np
@@ -155,6 +157,22 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
     times = sc.copies_kept(settings.seed, F.col("count"), F.col("sample_share"))
     thinned = counts.where(times > 0).withColumn("copy", F.explode(F.sequence(F.lit(1), times))).select(*kept.columns)
     return kept.unionByName(thinned)
+
+
+def rows_of_key(
+    rows: DataFrame, key: Mapping[str, str | None], key_types: Mapping[str, str], settings: FitSettings
+) -> DataFrame:
+    """Return the usable rows of one key, given as its `key` map: `time_us, row_hash, is_holdout, y, f0..`.
+
+    The key is compared with literals, so that a source that is partitioned or sorted by it is read in part.
+    """
+    is_of_key = [
+        F.col(short).eqNullSafe(F.lit(key[name]).cast(spark_type))
+        for short, (name, spark_type) in zip(sc.key_names(len(key_types)), key_types.items(), strict=True)
+    ]
+    of_key = rows.where(functools.reduce(operator.and_, is_of_key, sc.is_usable()))
+    features = sc.feature_names(len(settings.features))
+    return of_key.select(sc.TIME, sc.HASH, is_holdout(settings).alias(sc.HOLDOUT), sc.TARGET, *features)
 
 
 def is_holdout(settings: FitSettings) -> Column:
