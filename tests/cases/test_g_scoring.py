@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from group_models import api
+from group_models import api, targets
 from group_models.artifacts import StoredModel, digest
 from group_models.errors import DataError, ModelError, StateError
 from group_models.estimators import PickledPredictor
@@ -294,7 +294,7 @@ def test_g11_a_model_is_compared_with_the_manifest_before_it_is_unpickled(spark,
         assert values(scored(engine, frame, spec), "score_status") == {123: "model_failed"}
     with pytest.raises(ModelError, match="altered: its SHA-256 is"):
         api.load_model(spec, carrier="A")
-    monkeypatch.setenv(api.WAREHOUSE, spec["warehouse"])
+    monkeypatch.setenv(targets.WAREHOUSE, spec["warehouse"])
     import mlflow.pyfunc
 
     with pytest.raises(Exception, match="altered: its SHA-256 is"):

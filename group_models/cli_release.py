@@ -1,0 +1,61 @@
+"""The commands of the release log. Heavy imports are inside them, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from group_models.cli_options import Alias, Json, RunId, SpecArgument, Warehouse, out, print_json, say
+
+release_app = typer.Typer(help="List, publish and roll back releases.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@release_app.command("list")
+def release_list(
+    spec: SpecArgument,
+    run_id: RunId = None,
+    alias: Annotated[Alias | None, typer.Option(help="Only rows of this alias.")] = None,
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """List the release log, oldest first."""
+    from group_models import releasing, report
+
+    log = releasing.list_releases(spec, run_id=run_id, alias=alias and alias.value, warehouse=warehouse)
+    if as_json:
+        print_json([report.as_json(entry.row()) for entry in log])
+        return
+    out().print(report.releases_table(log))
+
+
+@release_app.command("publish")
+def release_publish(
+    spec: SpecArgument,
+    run_id: RunId = None,
+    alias: Annotated[Alias, typer.Option(help="Where to.")] = Alias.champion,
+    force: Annotated[bool, typer.Option("--force", help="Publish in spite of failures or of a rollback.")] = False,  # noqa: FBT002
+    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Publish a run (by default the newest) to an alias."""
+    from group_models import releasing
+
+    done = releasing.release(spec, run_id=run_id, alias=alias.value, force=force, note=note, warehouse=warehouse)
+    say(f"released run {done.run_id} to {done.alias} as {done.release_id}")
+
+
+@release_app.command("rollback")
+def release_rollback(
+    spec: SpecArgument,
+    to: Annotated[str | None, typer.Option(metavar="RELEASE", help="Release to go back to.")] = None,
+    run_id: RunId = None,
+    alias: Annotated[Alias, typer.Option(help="Which alias.")] = Alias.champion,
+    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Go back to an earlier release (by default the one before the last)."""
+    from group_models import releasing
+
+    done = releasing.release(spec, "rollback", run_id=run_id, to=to, alias=alias.value, note=note, warehouse=warehouse)
+    say(f"{done.alias} is back at release {done.target_release_id} ({done.release_id})")
