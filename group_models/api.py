@@ -102,9 +102,9 @@ def train(
         done = publishing.released_as(tables, checked.model_set, run.run_id)
         if done is None:
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
-            if why := publishing.log_refusal(tables, checked.model_set, run.run_id):
+            done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
+            if done is None:
                 return dataclasses.replace(run, refusal=why)
-            done = publishing.publish(tables, checked.model_set, run.run_id, limits=checked.limits)
         return dataclasses.replace(run, release_id=done.release_id)
 
     run = train_run(prepared, run_id, say=say, release=publish)

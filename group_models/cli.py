@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from group_models.cli_options import Alias, Json, Key, RunId, SpecArgument, Warehouse, Where
+from group_models.cli_options import Alias, Json, Key, OneKey, RunId, SpecArgument, Warehouse, Where
 from group_models.cli_options import out as _out
 from group_models.cli_options import print_json as _print_json
 from group_models.cli_options import say as _say
@@ -173,7 +173,7 @@ def show(
 def export(
     spec: SpecArgument,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
-    key: Annotated[str, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')],
+    key: OneKey,
     alias: Annotated[Alias, typer.Option(help="Whose live set.")] = Alias.champion,
     run_id: RunId = None,
     warehouse: Warehouse = None,

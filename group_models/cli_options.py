@@ -28,6 +28,7 @@ Where = Annotated[str | None, typer.Option(metavar="SQL", help="Scope: a predica
 RunId = Annotated[str | None, typer.Option(metavar="ID", help="A run's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 Key = Annotated[str | None, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
+OneKey = Annotated[str, typer.Option("--key", help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
 
 
 def out() -> Console:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from group_models.cli_options import Alias, Json, RunId, SpecArgument, Warehouse, out, print_json, say
+from group_models.cli_options import Alias, Json, OneKey, RunId, SpecArgument, Warehouse, out, print_json, say
 
-release_app = typer.Typer(help="List, publish and roll back releases.", no_args_is_help=True, rich_markup_mode=None)
+release_app = typer.Typer(
+    help="List, publish and roll back releases; pin keys.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @release_app.command("list")
@@ -26,7 +28,7 @@ def release_list(
     if as_json:
         print_json([report.as_json(entry.row()) for entry in log])
         return
-    out().print(report.releases_table(log))
+    out().print(report.releases_table(log, releasing.key_texts(spec, log, warehouse=warehouse)))
 
 
 @release_app.command("publish")
@@ -59,3 +61,34 @@ def release_rollback(
 
     done = releasing.release(spec, "rollback", run_id=run_id, to=to, alias=alias.value, note=note, warehouse=warehouse)
     say(f"{done.alias} is back at release {done.target_release_id} ({done.release_id})")
+
+
+@release_app.command("pin")
+def release_pin(
+    spec: SpecArgument,
+    key: OneKey,
+    run_id: Annotated[str, typer.Option(metavar="ID", help="A run that left the key with a model.")],
+    alias: Annotated[Alias, typer.Option(help="For which alias.")] = Alias.champion,
+    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Hold one key at the model that served it after a run, through all that is published or rolled back."""
+    from group_models import releasing
+
+    done = releasing.pin(spec, key, run_id=run_id, alias=alias.value, note=note, warehouse=warehouse)
+    say(f"{key} is pinned to run {done.run_id} for {done.alias} ({done.release_id}); `release unpin` lets it go")
+
+
+@release_app.command("unpin")
+def release_unpin(
+    spec: SpecArgument,
+    key: OneKey,
+    alias: Annotated[Alias, typer.Option(help="For which alias.")] = Alias.champion,
+    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
+    warehouse: Warehouse = None,
+) -> None:
+    """Let go of a pinned key."""
+    from group_models import releasing
+
+    done = releasing.unpin(spec, key, alias=alias.value, note=note, warehouse=warehouse)
+    say(f"{key} is pinned for {done.alias} no more ({done.release_id})")

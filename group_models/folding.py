@@ -97,6 +97,29 @@ def publish_refusal(
     return None
 
 
+def pin_refusal(rows: pd.DataFrame, run_id: str) -> str | None:
+    """Return why a key may not be pinned to a run, or None.
+
+    Parameters
+    ----------
+    rows
+        Manifest rows `run_id, status, reason, serves, model_run_id` of the key, of any run.
+    """
+    has_model = pd.Series(_models(rows), rows.index).notna()
+    others = some_of(sorted(set(rows.loc[has_model, "run_id"]), reverse=True))
+    instead = f"runs that left it with a model of its own: {others}"
+    own = rows[rows["run_id"] == run_id]
+    if own.empty:
+        return f"run {run_id} has no row of it: it was not among the keys of that run; {instead}"
+    if not has_model[own.index].any():
+        row = own.iloc[0]
+        reason = f" ({row['reason']})" if row["reason"] else ""
+        return (
+            f"run {run_id} left it without a model of its own: its status there is {row['status']}{reason}; {instead}"
+        )
+    return None
+
+
 def _ranks(run_ids: npt.NDArray[np.object_], order: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return per row the place of its run in the order, -1 for a run that is not in it."""
     ranks = pd.Series(run_ids, dtype=object).map({run_id: rank for rank, run_id in enumerate(order)})

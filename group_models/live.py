@@ -17,7 +17,7 @@ from group_models import releases
 from group_models.errors import DataError, StateError
 from group_models.folding import live_set
 from group_models.frames import ColumnKind
-from group_models.keys import KeyKind, key_json
+from group_models.keys import KeyKind, key_json, show_key
 from group_models.manifest import first_rows
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
@@ -42,11 +42,14 @@ class Live:
         Per run that trained a live model, its feature columns and their kinds, in order.
     key_kinds
         The key columns and what their values are.
+    pinned
+        Key id to the run that it is pinned to.
     """
 
     keys: pd.DataFrame
     run_features: Mapping[str, Mapping[str, ColumnKind]]
     key_kinds: Mapping[str, KeyKind]
+    pinned: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def models(self) -> dict[str, str]:
         """Return key id to the run of the model that serves it, keys without one left out."""
@@ -104,15 +107,27 @@ def read_live(
     pinned = releases.pins(log, alias, as_of)
     wanted = sorted({*plan.run_ids, *pinned.values()})
     rows = _manifest_rows(tables, model_set, wanted)
-    folded = live_set(rows, plan, pinned)
-    return _described(tables, model_set, folded, rows, started)
+    described = _described(tables, model_set, live_set(rows, plan, pinned), rows, started)
+    return dataclasses.replace(described, pinned=pinned)
 
 
-def read_key_kinds(tables: Tables, model_set: str) -> dict[str, KeyKind]:
-    """Return the key columns of the runs that count for champion; empty where none does."""
-    counting = releases.counted(read_releases(tables, model_set), "champion")
+def read_key_kinds(tables: Tables, model_set: str, runs: Sequence[str] | None = None) -> dict[str, KeyKind]:
+    """Return the key columns of these runs, by default of those that count for champion; empty where none does."""
+    if runs is None:
+        runs = sorted(releases.counted(read_releases(tables, model_set), "champion"))
     started = read_runs(tables, model_set)
-    return _key_kinds(started.filter(pc.is_in(started["run_id"], pa.array(sorted(counting), pa.string()))))
+    return _key_kinds(started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string()))))
+
+
+def read_key_texts(tables: Tables, model_set: str, log: Sequence[releases.Release]) -> dict[str, str]:
+    """Return key id to key as text, of the keys that rows of a release log pin."""
+    pinned = [(row.run_id, row.key_id) for row in log if row.action == "pin"]
+    if not pinned:
+        return {}
+    runs, key_ids = (sorted(set(column)) for column in zip(*pinned, strict=True))
+    where: Where = {"model_set": [model_set], "run_id": runs, "key_id": key_ids}
+    rows = tables.read(MANIFEST, columns=["key_id", "key"], where=where).to_pylist()
+    return {row["key_id"]: show_key(dict(row["key"])) for row in rows}
 
 
 def read_without_pins(tables: Tables, model_set: str, as_of: str | None) -> Live:

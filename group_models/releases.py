@@ -183,6 +183,17 @@ def pins(releases: Sequence[Release], alias: str, as_of: AsOf = None) -> dict[st
     return held
 
 
+def hold(releases: Sequence[Release], alias: str = CHAMPION) -> Release | None:
+    """Return the rollback or adopt of an alias since which nothing was published to it, or None.
+
+    Somebody took models back and has not let new ones through yet: until then no run publishes itself.
+    """
+    for release in sorted(releases, key=_moment, reverse=True):
+        if release.alias == alias and release.action in (*_RESTORING, "publish"):
+            return None if release.action == "publish" else release
+    return None
+
+
 def runs_to_read(releases: Sequence[Release], runs: Mapping[str, RunInfo], alias: str, as_of: AsOf = None) -> FoldPlan:
     """Return the runs whose manifest rows are enough for the live set of an alias.
 

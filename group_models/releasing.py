@@ -1,15 +1,16 @@
-"""What changes or lists what an alias serves: publish, roll back, and the log of both."""
+"""What changes what an alias serves: publish, roll back, pin, unpin; and the log of these acts."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from group_models import publishing
+from group_models import pinning, publishing
 from group_models.errors import SpecError
-from group_models.live import Alias, read_releases
+from group_models.live import Alias, read_key_texts, read_releases
 from group_models.releases import Release
 from group_models.spec import Limits
-from group_models.targets import SpecLike, alias_mistake, find_target
+from group_models.targets import SpecLike, alias_mistake, check_alias, find_target
 
 
 def release(
@@ -45,6 +46,54 @@ def release(
     return publishing.publish(tables, model_set, run_id, limits=limits, alias=alias, force=force, note=note)
 
 
+def pin(
+    spec: SpecLike,
+    key: str | Mapping[str, Any],
+    *,
+    run_id: str,
+    alias: Alias = "champion",
+    note: str | None = None,
+    warehouse: str | None = None,
+) -> Release:
+    """Hold one key at the model that served it after a run, through publishes and rollbacks, until `unpin`.
+
+    Parameters
+    ----------
+    key
+        A mapping, JSON, `a=1,b=2`, or a key id.
+    run_id
+        A run whose manifest has a model for the key, its own or an earlier one; it need not be published.
+
+    Raises
+    ------
+    StateError
+        The run left the key without a model; the message says what became of it.
+    """
+    check_alias(alias)
+    model_set, tables, _ = find_target(spec, warehouse)
+    return pinning.pin(tables, model_set, key, run_id=run_id, alias=alias, note=note)
+
+
+def unpin(
+    spec: SpecLike,
+    key: str | Mapping[str, Any],
+    *,
+    alias: Alias = "champion",
+    note: str | None = None,
+    warehouse: str | None = None,
+) -> Release:
+    """Let go of a pinned key.
+
+    Raises
+    ------
+    StateError
+        The key is not pinned.
+    """
+    check_alias(alias)
+    model_set, tables, _ = find_target(spec, warehouse)
+    return pinning.unpin(tables, model_set, key, alias=alias, note=note)
+
+
 def _check_options(action: str, alias: str, *, has_to: bool, force: bool) -> None:
     mistakes = []
     if action not in ("publish", "rollback"):
@@ -66,3 +115,9 @@ def list_releases(
     model_set, tables, _ = find_target(spec, warehouse)
     log = read_releases(tables, model_set)
     return [row for row in log if run_id in (None, row.run_id) and alias in (None, row.alias)]
+
+
+def key_texts(spec: SpecLike, log: Sequence[Release], *, warehouse: str | None = None) -> dict[str, str]:
+    """Return key id to key as text, of the keys that rows of a release log pin."""
+    model_set, tables, _ = find_target(spec, warehouse)
+    return read_key_texts(tables, model_set, log)

@@ -42,7 +42,7 @@ def _cells(row: Mapping[str, Any]) -> list[Any]:
     texts = [
         show_key(row["key"]),
         row["status"],
-        row["serves"],
+        f"{row['serves']}, pinned" if row.get("pinned_run_id") else row["serves"],
         row["model_run_id"] or "",
         f"{row['rows'] or 0:,}",
     ]
@@ -73,16 +73,23 @@ def row_facts(row: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def releases_table(log: Sequence[Release]) -> RichTable:
-    """Return a release log as a terminal table, oldest first."""
+def releases_table(log: Sequence[Release], keys: Mapping[str, str]) -> RichTable:
+    """Return a release log as a terminal table, oldest first; `keys` has the text of the key ids that are pinned."""
     table = RichTable(title=f"{len(log)} release(s)", title_justify="left", pad_edge=False)
-    columns = ("release_id", "alias", "action", "run_id", "target_release_id", "at", "by", "note")
-    for name in columns:
+    for name in ("release_id", "alias", "action", "of what", "at (UTC)", "by", "note"):
         table.add_column(name, overflow="fold")
     for release in log:
-        row = release.row()
-        table.add_row(*[plain("" if row[name] is None else str(row[name])) for name in columns])
+        at = f"{release.at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}"
+        texts = [release.release_id, release.alias, release.action, _subject(release, keys), at]
+        table.add_row(*[plain(text) for text in [*texts, release.by or "", release.note or ""]])
     return table
+
+
+def _subject(release: Release, keys: Mapping[str, str]) -> str:
+    """Return what an act is about: a run, a release, or a key and where it is pinned."""
+    key = keys.get(release.key_id or "", release.key_id)
+    parts = {"key": key, "run": release.run_id, "release": release.target_release_id}
+    return " to ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
 
 
 def as_json(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def write(file: Path, content: dict[str, Any]) -> str:
         ["release", "list", "--help"],
         ["release", "publish", "--help"],
         ["release", "rollback", "--help"],
+        ["release", "pin", "--help"],
+        ["release", "unpin", "--help"],
     ],
     ids=" ".join,
 )
@@ -74,6 +76,8 @@ def test_help_is_printed_for_every_command(capsys: pytest.CaptureFixture[str], a
         (["show", "x.yaml", "--worst", "0"], "Invalid value for '--worst'"),
         (["train", "x.yaml", "--jobs", "3"], "No such option: --jobs"),
         (["export", "x.yaml", "out"], "Missing option '--key'"),
+        (["release", "pin", "x.yaml", "--key", "carrier=UA"], "Missing option '--run-id'"),
+        (["release", "unpin", "x.yaml"], "Missing option '--key'"),
     ],
 )
 def test_a_wrong_command_line_is_told_with_exit_code_2(
@@ -162,6 +166,8 @@ def test_an_empty_warehouse_has_no_keys_and_no_releases_and_is_not_made(
         (["release", "rollback", "SPEC"], "no earlier release of champion"),
         (["release", "rollback", "SPEC", "--run-id", "r1"], "run 'r1' was never published to champion"),
         (["release", "rollback", "SPEC", "--to", "x"], "there is no release 'x'; there is none yet"),
+        (["release", "pin", "SPEC", "--key", "carrier=UA", "--run-id", "r1"], "has no run 'r1'"),
+        (["release", "unpin", "SPEC", "--key", "carrier=UA"], "no key of champion is pinned"),
         (["show", "SPEC", "--run-id", "r1"], "has no run 'r1'"),
         (["export", "SPEC", "out", "--key", "carrier=UA"], "has no release yet"),
     ],

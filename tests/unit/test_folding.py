@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from group_models.errors import StateError
 from group_models.folding import live_set, publish_refusal
-from group_models.releases import FoldPlan, Release, RunInfo, counted, newer_runs, pins, runs_to_read
+from group_models.releases import FoldPlan, Release, RunInfo, counted, hold, newer_runs, pins, runs_to_read
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 COLUMNS = ["run_id", "key_id", "status", "serves", "model_run_id"]
@@ -264,6 +264,7 @@ class History:
         self.rows: list[tuple[str | None, ...]] = []
         self.decided: dict[str, dict[str, str | None]] = {}
         self.serving: dict[str, dict[str, str | None]] = {}
+        self.held = dict.fromkeys(("champion", "challenger"), False)
         self.now = EPOCH
 
     def tick(self) -> dt.datetime:
@@ -298,6 +299,7 @@ class History:
         at = self.tick()
         made = Release(model_set="m", alias=alias, action=action, release_id=f"x{len(self.log)}", at=at, **what)
         self.log.append(made)
+        self.held[alias] = action in ("rollback", "adopt") or (action != "publish" and self.held[alias])
 
     def moment_of(self, as_of: str | None) -> int:
         return len(self.log) if as_of is None else 1 + [row.release_id for row in self.log].index(as_of)
@@ -357,12 +359,12 @@ EVENTS = st.one_of(
 
 
 def happen(history: History, event: tuple) -> None:
-    """Let one event happen, where it can; a night is a run that is published when it ends."""
+    """Let one event happen, where it can; a night is a run that is published when it ends, unless it is held."""
     action, alias, choice = event
     own = [row.release_id for row in history.log if row.alias == alias]
     if action in ("start", "night"):
         history.start(alias, choice)
-        if action == "night":
+        if action == "night" and hold(history.log) is None:
             history.act("publish", "champion", run_id=list(history.runs)[-1])
     elif action == "publish" and history.runs:
         history.act("publish", alias, run_id=list(history.runs)[choice % len(history.runs)])
@@ -398,6 +400,17 @@ def test_the_live_set_of_any_history_is_what_replaying_it_gives(events, choice):
         known = fast[fast["newest_run_id"].notna()].reset_index(drop=True)
         pd.testing.assert_frame_equal(known, naive.set_index("key_id").loc[known["key_id"]].reset_index())
         assert fast.loc[fast["newest_run_id"].isna(), "is_pinned"].all()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(EVENTS, min_size=5, max_size=16))
+def test_no_night_changes_what_a_rollback_brought_back(events):
+    history = History()
+    for event in events:
+        before, was_held = history.expected("champion", None), history.held["champion"]
+        happen(history, event)
+        assert {alias: hold(history.log, alias) is not None for alias in history.held} == history.held
+        assert event[0] != "night" or not was_held or history.expected("champion", None) == before
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
