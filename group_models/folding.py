@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.errors import StateError
-from group_models.releases import FoldPlan, Release, RunInfo, base_counted, counted, newer_runs, some_of
+from group_models.releases import FoldPlan, Release, RunInfo, base_counted, counted, newer_runs
+from group_models.texts import some_of
 
 
 def live_set(rows: pd.DataFrame, plan: FoldPlan, pinned: Mapping[str, str]) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from group_models.ports import Tables
 from group_models.publishing import append_act, check_manifest, user
 from group_models.releases import Act, Release
 from group_models.tables import MANIFEST
+from group_models.texts import some_of
 
 _OF_KEY = ("run_id", "key_id", "status", "reason", "serves", "model_run_id")
 
@@ -69,7 +70,7 @@ def unpin(
         key_id = parse_key(key, read_key_kinds(tables, model_set, sorted(set(pinned.values()))))
         if key_id not in pinned:
             texts = read_key_texts(tables, model_set, log)
-            held = releases.some_of([f"{texts.get(each, each)} to run {run_id}" for each, run_id in pinned.items()])
+            held = some_of([f"{texts.get(each, each)} to run {run_id}" for each, run_id in pinned.items()])
             raise StateError(f"key {_words(key)} (key_id {key_id}) is not pinned for {alias}; pinned are {held}")
         return Act(model_set=model_set, alias=alias, action="unpin", key_id=key_id, by=user(), note=note)
 
