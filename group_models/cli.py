@@ -16,7 +16,7 @@ from group_models.cli_options import Alias, Json, Key, OneKey, RunId, SpecArgume
 from group_models.cli_options import out as _out
 from group_models.cli_options import print_json as _print_json
 from group_models.cli_options import say as _say
-from group_models.cli_release import release_app
+from group_models.cli_release import clean, release_app
 from group_models.errors import GroupModelsError
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
@@ -31,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(release_app, name="release")
+app.command()(clean)
 
 
 class Mode(StrEnum):

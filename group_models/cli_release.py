@@ -1,4 +1,4 @@
-"""The commands of the release log. Heavy imports are inside them, so that `--help` answers at once."""
+"""The commands of the release log, and `clean`. Heavy imports are inside them, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -92,3 +92,24 @@ def release_unpin(
 
     done = releasing.unpin(spec, key, alias=alias.value, note=note, warehouse=warehouse)
     say(f"{key} is pinned for {done.alias} no more ({done.release_id})")
+
+
+def clean(
+    spec: SpecArgument,
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="Releases of each alias that stay.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only told.")] = False,  # noqa: FBT002
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Remove the models and rows of old runs that nothing refers to."""
+    from group_models import releasing, report
+
+    done = releasing.clean(spec, keep=keep, dry_run=not yes, warehouse=warehouse)
+    if as_json:
+        print_json(done.as_dict())
+        return
+    out().print(report.facts_table(f"Clean of {done.model_set}, {keep} releases of each alias stay", done.facts()))
+    if done.losses:
+        out().print(report.text_table("Run by run", done.rows()))
+        if not yes:
+            say(f"nothing was removed; `group-models clean {spec} --keep {keep} --yes` does")

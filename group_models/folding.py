@@ -43,7 +43,7 @@ def live_set(rows: pd.DataFrame, plan: FoldPlan, pinned: Mapping[str, str]) -> p
     StateError
         A pinned run has no row for its key.
     """
-    run_ids, models = rows["run_id"].to_numpy(object), _models(rows)
+    run_ids, models = rows["run_id"].to_numpy(object), own_models(rows)
     rank = _ranks(run_ids, plan.run_ids)
     keys, key_ids = pd.factorize(rows["key_id"].to_numpy(object))
     decides = _decides(rows)
@@ -106,7 +106,7 @@ def pin_refusal(rows: pd.DataFrame, run_id: str) -> str | None:
     rows
         Manifest rows `run_id, status, reason, serves, model_run_id` of the key, of any run.
     """
-    has_model = pd.Series(_models(rows), rows.index).notna()
+    has_model = pd.Series(own_models(rows), rows.index).notna()
     others = some_of(sorted(set(rows.loc[has_model, "run_id"]), reverse=True))
     instead = f"runs that left it with a model of its own: {others}"
     own = rows[rows["run_id"] == run_id]
@@ -132,7 +132,7 @@ def _decides(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.asarray((serves == "new") | ((status == "rejected") & (serves == "parent")), dtype=np.bool_)
 
 
-def _models(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+def own_models(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return per row the run of the model of its own that serves the key after it, None without one."""
     serves = rows["serves"].to_numpy(object)
     models = np.full(len(rows), None, dtype=object)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from group_models import releases
+from group_models.cleans import cleaned_text
 from group_models.errors import StateError
-from group_models.folding import pin_refusal
+from group_models.folding import own_models, pin_refusal
 from group_models.keys import parse_key
-from group_models.live import Alias, read_key_kinds, read_key_texts
+from group_models.live import Alias, read_key_kinds, read_key_texts, read_live
 from group_models.ports import Tables
 from group_models.publishing import append_act, check_manifest, user
 from group_models.releases import Act, Release
@@ -37,11 +40,15 @@ def pin(
     """
     check_manifest(tables, model_set, run_id)
     key_id = parse_key(key, read_key_kinds(tables, model_set, [run_id]))
-    rows = tables.read(MANIFEST, columns=_OF_KEY, where={"model_set": [model_set], "key_id": [key_id]}).to_pandas()
-    if why := pin_refusal(rows, run_id):
-        raise StateError(f"key {_words(key)} (key_id {key_id}) is not pinned: {why}")
+    where = {"model_set": [model_set], "key_id": [key_id]}
 
-    def act(_: Sequence[Release]) -> Act:
+    def act(log: Sequence[Release]) -> Act:
+        rows = tables.read(MANIFEST, columns=_OF_KEY, where=where).to_pandas()
+        why = pin_refusal(rows, run_id)
+        if (gone := cleaned_text(log, run_id)) and (why or not _serves(tables, model_set, rows, run_id, key_id, alias)):
+            why = gone
+        if why:
+            raise StateError(f"key {_words(key)} (key_id {key_id}) is not pinned: {why}")
         return Act(model_set=model_set, alias=alias, action="pin", run_id=run_id, key_id=key_id, by=user(), note=note)
 
     return append_act(tables, model_set, act)
@@ -75,6 +82,12 @@ def unpin(
         return Act(model_set=model_set, alias=alias, action="unpin", key_id=key_id, by=user(), note=note)
 
     return append_act(tables, model_set, act)
+
+
+def _serves(tables: Tables, model_set: str, rows: pd.DataFrame, run_id: str, key_id: str, alias: Alias) -> bool:
+    """Return whether the model that a run left a key with serves it now: then no clean removes it meanwhile."""
+    left = own_models(rows[rows["run_id"] == run_id])[0]
+    return bool(left == read_live(tables, model_set, alias).models().get(key_id))
 
 
 def _words(key: str | Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import getpass
 from collections.abc import Callable, Sequence
 
 from group_models import releases
+from group_models.cleans import check_kept, cleaned_text, kept_releases
 from group_models.errors import StateError
 from group_models.folding import publish_refusal
 from group_models.live import Alias, read_releases, read_runs
@@ -49,11 +50,13 @@ def publish(
         The run has no complete manifest, too many of its keys failed, all its keys are decided by later runs, or
         what it was trained against no longer counts.
     """
-    counts = manifest_counts(tables, model_set, run_id)
-    if not force and (why := release_refusal(counts, limits)):
-        raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
 
     def act(log: Sequence[Release]) -> Act:
+        if why := cleaned_text(log, run_id):
+            raise StateError(f"run {run_id} is not published: {why}; train it again")
+        counts = manifest_counts(tables, model_set, run_id)
+        if not force and (why := release_refusal(counts, limits)):
+            raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
         check(log)
         if why := log_refusal(tables, model_set, run_id, alias, log=log, force=force):
             raise StateError(f"run {run_id} is not published: {why}")
@@ -120,6 +123,7 @@ def rollback(
     def act(log: Sequence[Release]) -> Act:
         to = target or _before_now(log, alias)
         releases.rollback_target(log, alias, to)
+        check_kept(log, [alias], to)
         return Act(model_set=model_set, alias=alias, action="rollback", target_release_id=to, by=user(), note=note)
 
     return append_act(tables, model_set, act)
@@ -128,7 +132,7 @@ def rollback(
 def _before_now(log: Sequence[Release], alias: Alias) -> str:
     """Return the newest release of an alias at which fewer runs counted than now, and some did."""
     now = releases.counted(log, alias)
-    for release in reversed([r for r in log if r.alias == alias]):
+    for release in reversed(kept_releases(log, alias, len(log))):
         then = releases.counted(log, alias, release.release_id)
         if then and then < now:
             return release.release_id
@@ -188,7 +192,12 @@ def log_refusal(
 
 
 def append_act(tables: Tables, model_set: str, act: Callable[[Sequence[Release]], Act]) -> Release:
-    """Append one row to the log; `act` decides on the log that the row follows.
+    """Append one row to the log; `act` decides on the log that the row follows."""
+    return append_acts(tables, model_set, lambda log: [act(log)])[0]
+
+
+def append_acts(tables: Tables, model_set: str, acts: Callable[[Sequence[Release]], Sequence[Act]]) -> list[Release]:
+    """Append rows to the log, all of them at once or none; `acts` decides on the log that they follow.
 
     Who loses the race for a place reads again, decides again and takes the next: so no act is decided on another
     log than it is appended to.
@@ -196,11 +205,14 @@ def append_act(tables: Tables, model_set: str, act: Callable[[Sequence[Release]]
     for _ in range(_TRIES):
         numbers = tables.numbers(RELEASE, model_set=model_set, owner=LOG_OWNER)
         log = read_releases(tables, model_set)
-        row = releases.next_release(log[-1] if log else None, act(log))
-        number = numbers[-1] + 1 if numbers else 0
-        if tables.append(RELEASE, RELEASE.rows([row.row()]), Commit(model_set, LOG_OWNER, number)):
-            return row
-    raise StateError(f"the release log of {model_set} changed {_TRIES} times while one row was added; try again")
+        newest, rows = log[-1] if log else None, []
+        for act in acts(log):
+            newest = releases.next_release(newest, act)
+            rows.append(newest)
+        commit = Commit(model_set, LOG_OWNER, numbers[-1] + 1 if numbers else 0)
+        if not rows or tables.append(RELEASE, RELEASE.rows([row.row() for row in rows]), commit):
+            return rows
+    raise StateError(f"the release log of {model_set} changed {_TRIES} times while a row was added; try again")
 
 
 def user() -> str:

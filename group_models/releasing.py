@@ -1,11 +1,12 @@
-"""What changes what an alias serves: publish, roll back, pin, unpin; and the log of these acts."""
+"""What changes what an alias serves: publish, roll back, pin, unpin; the log of these acts; and what may go."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from group_models import pinning, publishing
+from group_models import cleaning, pinning, publishing
+from group_models.cleaning import Cleaning
 from group_models.errors import SpecError
 from group_models.live import Alias, read_key_texts, read_releases
 from group_models.releases import Release
@@ -115,6 +116,31 @@ def list_releases(
     model_set, tables, _ = find_target(spec, warehouse)
     log = read_releases(tables, model_set)
     return [row for row in log if run_id in (None, row.run_id) and alias in (None, row.alias)]
+
+
+def clean(spec: SpecLike, *, keep: int, dry_run: bool = True, warehouse: str | None = None) -> Cleaning:
+    """Remove the models and rows of old runs that nothing refers to; by default only tell what would go.
+
+    What stays: the newest releases of each alias with all that serves at them, pinned keys, models that serve on
+    although the rest of their run goes, parents of models that stay, runs that are not finished and younger than a
+    week, and runs that started since the release on which the newest one builds.
+
+    Parameters
+    ----------
+    keep
+        How many releases of each alias stay ones that can be gone back to.
+
+    Returns
+    -------
+    Cleaning
+        What goes and what stays, run by run.
+    """
+    if keep < 1:
+        raise SpecError([f"keep {keep}: say how many releases of each alias stay, at least 1"], where="the call")
+    model_set, tables, _ = find_target(spec, warehouse)
+    return (
+        cleaning.plan_clean(tables, model_set, keep=keep) if dry_run else cleaning.clean(tables, model_set, keep=keep)
+    )
 
 
 def key_texts(spec: SpecLike, log: Sequence[Release], *, warehouse: str | None = None) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.cleans import kept_releases, new_oldest, oldest_kept
-from group_models.folding import live_set
+from group_models.folding import live_set, own_models
 from group_models.releases import (
     CHALLENGER,
     CHAMPION,
@@ -141,14 +141,21 @@ def _whole_runs(history: History, keep: int, plans: Iterable[FoldPlan], unfinish
 
 def _pinned(log: Sequence[Release], oldest: Mapping[str, str]) -> set[tuple[str, str]]:
     """Return the keys that are pinned now or were at a moment that can still be asked for, and to which runs."""
+    firsts = {alias: _first(log, alias, oldest) for alias in ALIASES}
     found: set[tuple[str, str]] = set()
     for alias in ALIASES:
-        named = [row for row in log if row.release_id == oldest.get(alias)]
-        first = named[0] if named else oldest_kept(log, alias)
+        asked = [first for first in (firsts[alias], firsts[CHAMPION]) if first]
+        first = max(asked, key=lambda row: row.at, default=None)
         held = pins(log, alias, first.release_id) if first else {}
         later = [row for row in log if (row.action, row.alias) == ("pin", alias) and (not first or row.at > first.at)]
         found |= {*held.items(), *((row.key_id or "", row.run_id or "") for row in later)}
     return found
+
+
+def _first(log: Sequence[Release], alias: str, oldest: Mapping[str, str]) -> Release | None:
+    """Return the oldest release of an alias that can be asked for after the clean; None where all can."""
+    named = [row for row in log if row.release_id == oldest.get(alias)]
+    return named[0] if named else oldest_kept(log, alias)
 
 
 def _pairs(
@@ -163,10 +170,11 @@ def _pairs(
     rows = read(sorted({*whole, *folded, *(run_id for _, run_id in pinned)}))
     handed_over = read(sorted(history.runs), "rejected")
     handed_over = handed_over[handed_over["serves"] == "parent"]
-    found = [_of_pins(rows, pinned), _of_whole(rows, whole)]
+    found = [_of_pins(rows, pinned)]
     for state, plan in plans.items():
         live = live_set(rows[rows["run_id"].isin(plan.run_ids)], plan, {})
         found += [_of_live(live), _handed_over(handed_over, state, live, history.runs)]
+    found.append(_of_whole(rows, whole))
     return _distinct(_with_parents(pd.concat(found, ignore_index=True), read, whole))
 
 
@@ -195,19 +203,13 @@ def _handed_over(
 def _of_pins(rows: pd.DataFrame, pinned: set[tuple[str, str]]) -> pd.DataFrame:
     held = rows[_is_among(rows, {(run_id, key_id) for key_id, run_id in pinned})]
     pinned_rows = _frame(held["run_id"], held["key_id"], "pinned", is_model=False)
-    return pd.concat([pinned_rows, _frame(_model_runs(held), held["key_id"], "pinned", is_model=True)])
+    return pd.concat([pinned_rows, _frame(own_models(held), held["key_id"], "pinned", is_model=True)])
 
 
 def _of_whole(rows: pd.DataFrame, whole: Mapping[str, str]) -> pd.DataFrame:
     """Return the earlier models that runs which stay name as what serves on."""
     own = rows[rows["run_id"].isin(list(whole))]
-    return _frame(_model_runs(own), own["key_id"], "named by runs that stay", is_model=True)
-
-
-def _model_runs(rows: pd.DataFrame) -> pd.Series:
-    """Return per row the run of the key's own model after it, null without one."""
-    own = rows["run_id"].where(rows["serves"] == "new")
-    return own.where(rows["serves"] != "previous", rows["model_run_id"])
+    return _frame(own_models(own), own["key_id"], "named by runs that stay", is_model=True)
 
 
 def _with_parents(pairs: pd.DataFrame, read: ReadRows, whole: Mapping[str, str]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from typing import Any
 
 from group_models.adapters import spark_probe, spark_sizes
 from group_models.errors import StateError
-from group_models.live import read_releases, read_without_pins
+from group_models.live import check_not_cleaned, read_releases, read_without_pins
 from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
 from group_models.plans import Plan, summarise
 from group_models.ports import Commit, Tables
@@ -148,6 +148,7 @@ def train_run(prepared: Prepared, run_id: str | None, *, say: Say, release: Call
     _check_same(prepared, run_id, rows)
     if "finished" in rows:
         return _told_again(prepared, run_id, rows["finished"])
+    check_not_cleaned(prepared.tables, prepared.spec.model_set, run_id)
     if (threads := prepared.spec.estimator.threads) > 1:
         say(f"each fit uses {threads} threads, beside the other tasks of its machine")
     clock = _Clock()

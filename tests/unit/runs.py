@@ -27,6 +27,11 @@ def by_name(of_keys: Mapping[str, Any]) -> dict[str, Any]:
     return {_NAMES[each]: value for each, value in of_keys.items()}
 
 
+def days_ago(count: float) -> float:
+    """Return the day that is so many days before now, as `add_run` counts days."""
+    return (dt.datetime.now(dt.UTC) - START) / dt.timedelta(days=1) - count
+
+
 def add_run(
     tables: Tables,
     run_id: str,
@@ -39,7 +44,7 @@ def add_run(
     base: str | None = None,
     scope: str | None = None,
     copies: int = 1,
-    is_finished: bool = True,
+    stops_after: str | None = None,
 ) -> None:
     """Add a run of day `day` in which keys came to these statuses.
 
@@ -51,8 +56,8 @@ def add_run(
         Key to the run and key of the parent that its new model builds on.
     copies
         How often each manifest row stands there.
-    is_finished
-        Else the run stopped before its manifest.
+    stops_after
+        `waves` or `manifest`, after which the run stopped for good; by default it finished.
     """
     shared = {"model_set": SET, "run_id": run_id}
     at = START + dt.timedelta(days=day)
@@ -61,12 +66,13 @@ def add_run(
     keys = [{**shared, "key_id": id_of(k), "key": [("k", k)], "level": "k"} for k in statuses]
     _append(tables, PLAN, run_id, [{**row, "decision": "whole"} for row in keys])
     _append(tables, STORE, run_id, [_stored(run_id, k, status) for k, status in statuses.items()])
-    if not is_finished:
+    if stops_after == "waves":
         return
     outcomes = [_outcome(run_id, k, status, previous or {}, parents or {}) for k, status in statuses.items()]
     rows = [{**row, **outcome, "finished_at": at} for row, outcome in zip(keys, outcomes, strict=True)]
     _append(tables, MANIFEST, run_id, rows * copies)
-    _append(tables, RUN, run_id, [{**run, "event": "finished"}], number=1)
+    if stops_after is None:
+        _append(tables, RUN, run_id, [{**run, "event": "finished"}], number=1)
 
 
 def _append(tables: Tables, table: Any, run_id: str, rows: list[dict[str, Any]], number: int = 0) -> None:

@@ -57,6 +57,7 @@ def write(file: Path, content: dict[str, Any]) -> str:
         ["release", "rollback", "--help"],
         ["release", "pin", "--help"],
         ["release", "unpin", "--help"],
+        ["clean", "--help"],
     ],
     ids=" ".join,
 )
@@ -78,6 +79,8 @@ def test_help_is_printed_for_every_command(capsys: pytest.CaptureFixture[str], a
         (["export", "x.yaml", "out"], "Missing option '--key'"),
         (["release", "pin", "x.yaml", "--key", "carrier=UA"], "Missing option '--run-id'"),
         (["release", "unpin", "x.yaml"], "Missing option '--key'"),
+        (["clean", "x.yaml"], "Missing option '--keep'"),
+        (["clean", "x.yaml", "--keep", "0"], "Invalid value for '--keep'"),
     ],
 )
 def test_a_wrong_command_line_is_told_with_exit_code_2(

@@ -82,7 +82,7 @@ def test_a_pin_that_would_serve_nothing_is_refused_with_a_way_out(tables, key, r
 
 
 def test_a_run_without_a_manifest_takes_no_pin(tables):
-    add_run(tables, "r4", 4, {"a": "trained"}, is_finished=False)
+    add_run(tables, "r4", 4, {"a": "trained"}, stops_after="waves")
     with pytest.raises(StateError, match="run r4 has no manifest yet; `train SPEC --run-id r4` finishes it"):
         pin(tables, SET, "k=a", run_id="r4")
 

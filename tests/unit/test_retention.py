@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from group_models import retention
 from group_models.cleans import check_kept
 from group_models.errors import StateError
+from group_models.folding import live_set
 from group_models.releases import cleaned, runs_to_read
 from group_models.retention import Retention, plan_retention
-from tests.unit.histories import EVENTS, History, happen
+from tests.unit.histories import COLUMNS, EVENTS, History, happen
 
 KEEP = st.integers(1, 3)
 AGES = st.sampled_from([dt.timedelta(0), dt.timedelta(days=8)])
@@ -30,9 +31,17 @@ class Cleaned(History):
         self.models: set[tuple[str, str]] = set()
 
     def end(self, outcomes, run_id=None) -> None:
-        before = len(self.rows)
+        before, begun = len(self.rows), dict(self.begun)
         super().end(outcomes, run_id)
         self.models |= {(row[0], row[1]) for row in self.rows[before:] if row[3] == "new"}
+        for ended in set(begun) - set(self.begun):
+            # What its manifest repeats must still be there to read.
+            base = self.runs[ended].base_release
+            served = self.live("champion", base, with_pins=False) if base else pd.DataFrame(columns=["key_id"])
+            assert models_of(served) == self.served_at(base)
+
+    def served_at(self, base: str | None) -> dict[str, str]:
+        return {key: model for key, model in self.replay("champion", base).items() if model} if base else {}
 
     def read(self, run_ids, status=None) -> pd.DataFrame:
         wanted = [row for row in self.rows if row[0] in run_ids and status in (None, row[2])]
@@ -67,8 +76,10 @@ class Cleaned(History):
         moments = [None, *(row.release_id for row in self.log if row.action != "clean")]
         return (each for each in itertools.product(("champion", "challenger"), moments) if self.is_kept(*each))
 
-    def live(self, alias: str, as_of: str | None) -> pd.DataFrame:
-        found = self.folded(alias, as_of, runs_to_read(self.log, self.runs, alias, as_of))
+    def live(self, alias: str, as_of: str | None, *, with_pins: bool = True) -> pd.DataFrame:
+        plan = runs_to_read(self.log, self.runs, alias, as_of)
+        rows = pd.DataFrame([row for row in self.rows if row[0] in plan.run_ids], columns=COLUMNS, dtype=object)
+        found = self.folded(alias, as_of, plan) if with_pins else live_set(rows, plan, {})
         return found.sort_values("key_id", ignore_index=True)
 
     def lacking(self, models: dict[str, str]) -> list[tuple[str, str]]:
@@ -77,6 +88,12 @@ class Cleaned(History):
         while more := {self.parents[each] for each in wanted if self.parents[each][0]} - wanted:
             wanted |= more  # type: ignore[arg-type]
         return sorted(wanted - self.models)
+
+
+def models_of(live: pd.DataFrame) -> dict[str, str]:
+    """Return key to model, keys without one left out."""
+    served = live[live["model_run_id"].notna()] if len(live) else live.assign(model_run_id=None)
+    return dict(zip(served["key_id"], served["model_run_id"], strict=True))
 
 
 def live_event(history: Cleaned, event: tuple) -> None:
@@ -108,7 +125,6 @@ def test_whatever_happens_between_cleans_the_live_sets_are_those_of_a_history_wi
     for event in [*events, ("clean", 2, dt.timedelta(0)), ("night", None, ("new", "failed") * 3)]:
         live_event(history, event)
     for asked in history.questions():
-        live = history.live(*asked)
-        served = {key: model for key, model in zip(live["key_id"], live["model_run_id"], strict=True) if model}
+        served = models_of(history.live(*asked))
         assert served == history.expected(*asked)
         assert history.lacking(served) == []
