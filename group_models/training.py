@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from group_models.adapters import spark_probe
-from group_models.live import read_without_pins
+from group_models.live import check_not_cleaned, read_without_pins
 from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
 from group_models.plans import Plan, summarise
 from group_models.ports import Commit, Tables
@@ -163,6 +163,7 @@ def train_run(
     if events.finished:
         say(f"run {run_id} finished before: nothing is trained")
         return _told_again(prepared, run_id, events.finished)
+    check_not_cleaned(prepared.tables, prepared.spec.model_set, run_id)
     if (threads := prepared.spec.estimator.threads) > 1:
         say(f"each fit uses {threads} threads, beside the other tasks of its machine")
     clock = _Clock()
