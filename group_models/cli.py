@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import sys
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from group_models.cli_options import Alias, Json, Key, OneKey, RunId, SpecArgument, Warehouse, Where
+from group_models.cli_options import out as _out
+from group_models.cli_options import print_json as _print_json
+from group_models.cli_options import say as _say
+from group_models.cli_release import clean, release_app
 from group_models.errors import GroupModelsError, LibraryWarning
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
 """Exit codes: all well; refused input; our fault; trained, but the release was refused or held. 2 is typer's."""
@@ -30,15 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-release_app = typer.Typer(help="List, publish and roll back releases.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(release_app, name="release")
-
-
-class Alias(StrEnum):
-    """The aliases of a model set."""
-
-    champion = "champion"
-    challenger = "challenger"
+app.command()(clean)
 
 
 class Mode(StrEnum):
@@ -49,14 +43,14 @@ class Mode(StrEnum):
     overwrite = "overwrite"
 
 
-SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="The spec's YAML file.")]
-Warehouse = Annotated[
-    str | None, typer.Option(help="Folder of the embedded tables; else the spec's or GROUP_MODELS_WAREHOUSE.")
+Keys = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Scope: keys of a CSV or JSON lines file, or key ids, one a line.")
 ]
-Where = Annotated[str | None, typer.Option(metavar="SQL", help="Scope: a predicate on the key columns.")]
-RunId = Annotated[str | None, typer.Option(metavar="ID", help="A run's id.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-Key = Annotated[str | None, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
+FailedOnly = Annotated[bool, typer.Option("--failed-only", help="Scope: keys that failed in the newest published run.")]
+AcceptChanges = Annotated[
+    bool, typer.Option("--accept-changes", help="Go on with other data or another spec, or on a half-loaded source.")
+]
+RetrainAll = Annotated[bool, typer.Option("--retrain-all", help="Train unchanged keys too.")]
 
 
 @app.command()
@@ -75,25 +69,42 @@ def init(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to wri
 
 
 @app.command()
-def plan(spec: SpecArgument, where: Where = None, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
+def plan(
+    spec: SpecArgument,
+    where: Where = None,
+    keys: Keys = None,
+    failed_only: FailedOnly = False,  # noqa: FBT002
+    retrain_all: RetrainAll = False,  # noqa: FBT002
+    warehouse: Warehouse = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
     """Measure the source and print what a run would do; nothing is trained."""
     from group_models import api, report
     from group_models.plans import summarise
 
-    planned = api.plan(_spec(spec), where=where, warehouse=warehouse)
+    planned = api.plan(
+        _spec(spec), where=where, keys=keys, failed_only=failed_only, retrain_all=retrain_all, warehouse=warehouse
+    )
+    for note in planned.notes:
+        _say(note)
     summary = summarise(planned)
     if as_json:
-        keys = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
-        _print_json({"summary": dataclasses.asdict(summary), "keys": keys})
+        rows = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
+        _print_json({"summary": dataclasses.asdict(summary), "keys": rows})
         return
     _out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
 
 
 @app.command()
-def train(
+def train(  # noqa: PLR0913, PLR0917 - the options of one command
     spec: SpecArgument,
     where: Where = None,
+    keys: Keys = None,
+    failed_only: FailedOnly = False,  # noqa: FBT002
+    retrain_all: RetrainAll = False,  # noqa: FBT002
     run_id: RunId = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Go on with a run that started before.")] = None,
+    accept_changes: AcceptChanges = False,  # noqa: FBT002
     no_release: Annotated[bool, typer.Option("--no-release", help="Train only; publish nothing.")] = False,  # noqa: FBT002
     warehouse: Warehouse = None,
     as_json: Json = False,  # noqa: FBT002
@@ -101,7 +112,19 @@ def train(
     """Train one model per key and publish the run to champion."""
     from group_models import api, report
 
-    run = api.train(_spec(spec), where=where, run_id=run_id, release=not no_release, warehouse=warehouse, say=_say)
+    run = api.train(
+        _spec(spec),
+        where=where,
+        keys=keys,
+        failed_only=failed_only,
+        retrain_all=retrain_all,
+        run_id=run_id,
+        resume=resume,
+        accept_changes=accept_changes,
+        release=not no_release,
+        warehouse=warehouse,
+        say=_say,
+    )
     if as_json:
         _print_json(run.as_dict())
     else:
@@ -134,14 +157,14 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Score the rows of a path or table and write them with their predictions."""
-    from group_models import api, report
+    from group_models import api, report, targets
     from group_models.adapters import spark_output
     from group_models.loading import load_spec
     from group_models.texts import counts_text
 
     loaded = load_spec(_spec(spec))
     kept = {"input": source, "spec": spec, "working directory": "."}
-    for path in api.open_tables(loaded, warehouse).local_paths():
+    for path in targets.open_tables(loaded, warehouse).local_paths():
         kept["warehouse"] = path
     session = api.session()
     frame = spark_output.read_input(session, source)
@@ -191,7 +214,7 @@ def show(
 def export(
     spec: SpecArgument,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
-    key: Annotated[str, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')],
+    key: OneKey,
     alias: Annotated[Alias, typer.Option(help="Whose live set.")] = Alias.champion,
     run_id: RunId = None,
     warehouse: Warehouse = None,
@@ -205,76 +228,12 @@ def export(
     _say(f"wrote {directory}; mlflow.pyfunc.load_model({str(directory)!r}) loads it")
 
 
-@release_app.command("list")
-def release_list(
-    spec: SpecArgument,
-    run_id: RunId = None,
-    alias: Annotated[Alias | None, typer.Option(help="Only rows of this alias.")] = None,
-    warehouse: Warehouse = None,
-    as_json: Json = False,  # noqa: FBT002
-) -> None:
-    """List the release log, oldest first."""
-    from group_models import api, report
-
-    log = api.list_releases(spec, run_id=run_id, alias=alias and alias.value, warehouse=warehouse)
-    if as_json:
-        _print_json([report.as_json(entry.row()) for entry in log])
-        return
-    _out().print(report.releases_table(log))
-
-
-@release_app.command("publish")
-def release_publish(
-    spec: SpecArgument,
-    run_id: RunId = None,
-    alias: Annotated[Alias, typer.Option(help="Where to.")] = Alias.champion,
-    force: Annotated[bool, typer.Option("--force", help="Publish in spite of failures or of a rollback.")] = False,  # noqa: FBT002
-    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
-    warehouse: Warehouse = None,
-) -> None:
-    """Publish a run (by default the newest) to an alias."""
-    from group_models import api
-
-    done = api.release(spec, run_id=run_id, alias=alias.value, force=force, note=note, warehouse=warehouse)
-    _say(f"released run {done.run_id} to {done.alias} as {done.release_id}")
-
-
-@release_app.command("rollback")
-def release_rollback(
-    spec: SpecArgument,
-    to: Annotated[str | None, typer.Option(metavar="RELEASE", help="Release to go back to.")] = None,
-    run_id: RunId = None,
-    alias: Annotated[Alias, typer.Option(help="Which alias.")] = Alias.champion,
-    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
-    warehouse: Warehouse = None,
-) -> None:
-    """Go back to an earlier release (by default the one before the last)."""
-    from group_models import api
-
-    done = api.release(spec, "rollback", run_id=run_id, to=to, alias=alias.value, note=note, warehouse=warehouse)
-    _say(f"{done.alias} is back at release {done.target_release_id} ({done.release_id})")
-
-
 def _spec(path: str) -> str:
     """Let the spec's folder and the working directory serve `source: {python: ...}` and estimators by path."""
     for folder in (str(Path(path).resolve().parent), str(Path.cwd())):
         if folder not in sys.path:
             sys.path.insert(0, folder)
     return path
-
-
-def _out() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 160)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,9 +13,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.artifacts import FORMAT, digest, serialize
+from group_models.deaths import NO_LIMITS, Death, FitLimits, TimedOut, death_columns, limit_reason, status_of
 from group_models.estimators import EstimatorSettings, Family, Features, Fitted, one_thread
-from group_models.evaluation import Stage, error_summary, infinite_columns, regression_metrics
+from group_models.evaluation import (
+    Stage,
+    error_summary,
+    infinite_columns,
+    regression_metrics,
+)
 from group_models.frames import ColumnKind
+from group_models.guards import Guard
+from group_models.isolation import fit_in_child
 from group_models.keys import key_seed
 from group_models.mlmodel import MlmodelTemplate
 from group_models.registry import make_family
@@ -42,6 +50,10 @@ class FitSettings:
         First moment of the holdout in micros since 1970, where it is by time.
     max_model_bytes
         Bytes over which a model is not stored.
+    limits
+        What the fit of one key may take.
+    is_isolated
+        Each key is fitted in a child process, so that one that kills its process is a row too.
     """
 
     model_set: str
@@ -55,6 +67,8 @@ class FitSettings:
     holdout_by: Literal["time", "hash", "none"]
     holdout_share: float
     holdout_from_us: int | None
+    limits: FitLimits = NO_LIMITS
+    is_isolated: bool = False
 
 
 class FitError(Exception):
@@ -79,12 +93,17 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
     Columns `RESULT`, in order of key index: one row per row of `references`. A part that was measured and then
     refitted has two: its model under `part`, and under `part + n_parts` the one that has not seen the holdout,
     for measuring the ensemble.
+
+    Raises
+    ------
+    NoChildError
+        Keys are to be isolated where no child process can be made.
     """
     family = make_family(settings.estimator, _features(settings))
-    with one_thread(family), warnings.catch_warnings():
+    with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
         keys = unit_keys(frame, references, settings.features)
-        return result_frame([outcome for key in keys for outcome in _fit_key(key, family, settings)])
+        return result_frame([outcome for key in keys for outcome in _fit_guarded(key, family, settings, guard)])
 
 
 def _features(settings: FitSettings) -> Features:
@@ -96,6 +115,21 @@ def _features(settings: FitSettings) -> Features:
     )
 
 
+def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
+    """Return the outcome of one key or part, also where its fit breaks a limit or kills its process."""
+    started = utc_now()
+
+    def fit() -> list[dict[str, Any]]:
+        return _fit_key(key, family, settings)
+
+    done = fit_in_child(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
+    if not isinstance(done, Death):
+        return done
+    seed = key_seed(settings.seed, key.key_id, key.part)
+    times = {"started_at": started, "finished_at": utc_now()}
+    return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
+
+
 def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[str, Any]]:
     """Return the outcome of one key or part; nothing that its fit raises gets out."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
@@ -103,10 +137,12 @@ def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[s
     seed = key_seed(settings.seed, key.key_id, key.part)
     try:
         outcomes = _train_key(key, family, settings, seed, progress)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the one catch-all: a failure is a row, not a dead night
+    except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
         summary = error_summary(error, progress.stage)
-        said = f"{summary.error_stage}: {summary.error_type}: {summary.error_message}{_hint(key, settings)}"
-        outcomes = [{"status": "failed", "reason": said, **dataclasses.asdict(summary)}]
+        said = limit_reason(error, settings.limits)
+        said = said or f"{summary.error_type}: {summary.error_message}{_hint(key, settings)}"
+        reason = f"{summary.error_stage}: {said}"
+        outcomes = [{"status": status_of(error), "reason": reason, **dataclasses.asdict(summary)}]
     shared = {
         **_identity(key, family, settings, seed),
         "fit_seconds": time.perf_counter() - clock,

@@ -188,15 +188,44 @@ def parse_key(key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind]) -> str
     >>> parse_key("carrier=UA,stop=3", kinds) == parse_key('{"stop": 3, "carrier": "UA"}', kinds)
     True
     """
-    if isinstance(key, str) and _KEY_ID.fullmatch(key):
+    if isinstance(key, str) and is_key_id(key):
         return key
+    return key_id(given_key(key, kinds))
+
+
+def is_key_id(text: object) -> bool:
+    """Return whether something is the id of a key.
+
+    Examples
+    --------
+    >>> is_key_id(key_id(("UA",))), is_key_id("UA")
+    (True, False)
+    """
+    return isinstance(text, str) and _KEY_ID.fullmatch(text) is not None
+
+
+def given_key(key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind]) -> Key:
+    """Return the values of a key as a person gives it: a mapping, JSON or `a=1,b=2`.
+
+    Raises
+    ------
+    SpecError
+        It does not name exactly the key columns, or a value is of another kind.
+
+    Examples
+    --------
+    >>> given_key("carrier=UA,stop=3", {"carrier": "string", "stop": "integer"})
+    ('UA', 3)
+    """
     given = _split_key(key) if isinstance(key, str) else dict(key)
     if set(given) != set(kinds):
         raise _key_error(key, f"names {', '.join(given) or 'no columns'}; the key columns are {', '.join(kinds)}")
     try:
-        return key_id(tuple(_given_value(given[name], kind) for name, kind in kinds.items()))
+        values = tuple(_given_value(given[name], kind) for name, kind in kinds.items())
+        canonical(values)
     except (TypeError, ValueError) as e:
         raise _key_error(key, str(e)) from e
+    return values
 
 
 def _split_key(text: str) -> dict[str, Any]:

@@ -39,12 +39,22 @@ STORE_COLUMNS = ("key_id", "part", "number", "status", "reason", *_FROM_STORE)
 
 @dataclasses.dataclass(frozen=True)
 class RunIdentity:
-    """What all manifest rows of a run share, and from which age on the spec calls a model too old."""
+    """What all manifest rows of a run share.
+
+    Attributes
+    ----------
+    max_age_days
+        Age from which the spec calls a model too old.
+    stored_before
+        Numbers of the store's commits that were trained on the data and the spec that the run says; None for all.
+        The others' fingerprints are null, so that their keys are trained again.
+    """
 
     model_set: str
     run_id: str
     spec_fingerprint: str
     max_age_days: float | None = None
+    stored_before: frozenset[int] | None = None
 
 
 def first_rows(store: pa.Table) -> pa.Table:
@@ -109,6 +119,10 @@ def compose(
     columns["reason"] = _reasons(plan.column("reason"), outcome.column("reason"), notes)
     for name in ("model_set", "run_id", "spec_fingerprint"):
         columns[name] = pa.array([getattr(run, name)] * plan.num_rows, pa.string())
+    if run.stored_before is not None:
+        is_known = pc.is_in(outcome.column("number"), pa.array(sorted(run.stored_before), pa.int64()))
+        for name in ("data_fingerprint", "spec_fingerprint"):
+            columns[name] = pc.if_else(is_known, columns[name], pa.scalar(None, pa.string()))
     return MANIFEST.conform(pa.table(columns))
 
 
@@ -138,7 +152,7 @@ def _age_notes(
             continue
         if max_age_days is not None and age > max_age_days:
             notes[place] = f"its model is {age:.1f} days old: too_old, max_age_days is {max_age_days:g}"
-        elif status[place] == "vanished":
+        elif status[place] in ("vanished", "unchanged"):
             notes[place] = f"its model is {age:.1f} days old"
     return notes
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from group_models.errors import DataError
+from group_models.incremental import History, cost_factors, kept_models
 from group_models.keys import show_key
 from group_models.packing import Floats, Ints, order_units, pack, unit_count
 from group_models.plans import FITTED, Plan
@@ -37,7 +38,15 @@ class Costs:
     model_bytes: Predictor
 
 
-def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
+def plan_keys(
+    sizes: pa.Table,
+    spec: Spec,
+    costs: Costs,
+    *,
+    slots: int,
+    history: History | None = None,
+    why_not: str | None = None,
+) -> Plan:
     """Decide, pack and order: the plan of one run.
 
     Parameters
@@ -48,26 +57,39 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
         Expected seconds and model bytes of the family.
     slots
         Tasks that run at the same time.
+    history
+        What earlier runs say: keys that may keep their model, and what the newest fits took.
+    why_not
+        With `oversize: distribute`, why oversize keys cannot be distributed here; they are salted then.
 
     Raises
     ------
     DataError
         `oversize: fail` and a key is oversize; the message names the keys.
+    StateError
+        `on_library_change: refuse` and models were trained under other versions.
     """
     sizes = sizes.sort_by("key_id")
-    decided = decide(sizes, spec)
+    history = history or History.none()
+    decided = decide(sizes, spec, why_not)
+    _keep_models(sizes, spec, history, decided)
     is_fitted = np.isin(decided.decision, FITTED)
     rows = np.ceil(sizes.column("usable_rows").to_numpy() * decided.share / decided.n_parts).astype(np.int64)
     part_bytes = np.ceil(sizes.column("bytes").to_numpy() * decided.share / decided.n_parts)
-    seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0)
-    model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)), dtype=np.float64)
+    slower, bigger = _cost_factors(sizes, spec, history, costs)
+    seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
+    model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)) * bigger, dtype=np.float64)
+    is_distributed = decided.decision == "distributed"
+    seconds[is_distributed] /= slots
+    is_packed = is_fitted & ~is_distributed
     placed = _place_keys(
-        seconds[is_fitted],
-        np.stack([part_bytes, model_bytes], axis=1)[is_fitted],
-        decided.n_parts[is_fitted],
+        seconds[is_packed],
+        np.stack([part_bytes, model_bytes], axis=1)[is_packed],
+        decided.n_parts[is_packed],
         spec,
         slots=slots,
     )
+    placed = _place_last(placed, is_distributed[is_fitted])
     columns = {
         "decision": pa.array(decided.decision, pa.string()),
         "reason": pa.array(decided.reason, pa.string()),
@@ -80,6 +102,24 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int) -> Plan:
     for name, values in columns.items():
         sizes = sizes.append_column(PLAN.arrow_schema.field(name), values)
     return Plan(sizes.select([n for n in PLAN.names if n in sizes.column_names]), slots)
+
+
+def _keep_models(sizes: pa.Table, spec: Spec, history: History, decided: Decided) -> None:
+    kept = kept_models(sizes, decided.decision, history, spec)
+    is_kept = kept.astype(np.bool_)
+    decided.decision[is_kept], decided.reason[is_kept] = "unchanged", kept[is_kept]
+    decided.n_parts[is_kept], decided.share[is_kept] = 1, 1.0
+
+
+def _cost_factors(sizes: pa.Table, spec: Spec, history: History, costs: Costs) -> tuple[Floats, Floats]:
+    columns = len(spec.features)
+    return cost_factors(
+        sizes["key_id"],
+        history,
+        spec,
+        lambda rows: costs.seconds(rows, columns),
+        lambda rows: costs.model_bytes(rows, columns),
+    )
 
 
 def _place_keys(seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, slots: int) -> dict[str, Ints]:
@@ -106,6 +146,17 @@ def _place_keys(seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, sl
     return {"unit": unit[first], "wave": wave, "key_index": index[first]}
 
 
+def _place_last(placed: dict[str, Ints], is_distributed: npt.NDArray[np.bool_]) -> dict[str, Ints]:
+    """Return where all fitted keys are: each distributed one alone in a unit and a wave after all others."""
+    every = {name: np.zeros(len(is_distributed), dtype=np.int64) for name in placed}
+    count = np.arange(int(is_distributed.sum()))
+    for name, values in placed.items():
+        every[name][~is_distributed] = values
+    for name in ("unit", "wave"):
+        every[name][is_distributed] = count + (placed[name].max(initial=-1) + 1)
+    return every
+
+
 @dataclasses.dataclass(frozen=True)
 class Decided:
     """What becomes of each key, before it has a unit: arrays of one value per key.
@@ -124,8 +175,8 @@ class Decided:
     share: Floats
 
 
-def decide(sizes: pa.Table, spec: Spec) -> Decided:
-    """Return what becomes of each key, in the order of the sizes.
+def decide(sizes: pa.Table, spec: Spec, why_not: str | None = None) -> Decided:
+    """Return what becomes of each key, in the order of the sizes; `why_not` as in `plan_keys`.
 
     Raises
     ------
@@ -133,7 +184,6 @@ def decide(sizes: pa.Table, spec: Spec) -> Decided:
         `oversize: fail` and a key is oversize; the message names the keys.
     """
     rows, usable = sizes.column("rows").to_numpy(), sizes.column("usable_rows").to_numpy()
-    nbytes = sizes.column("bytes").to_numpy()
     decision = np.full(len(rows), "whole", dtype=object)
     reason = np.full(len(rows), None, dtype=object)
     decided = Decided(decision, reason, np.ones(len(rows), dtype=np.int64), np.ones(len(rows)))
@@ -146,13 +196,22 @@ def decide(sizes: pa.Table, spec: Spec) -> Decided:
     reason[has_no_target] = [f"none of {n} rows has a finite target" for n in rows[has_no_target]]
     is_gone = rows == 0
     decision[is_gone], reason[is_gone] = "vanished", "no rows in the data; it had a model before"
-    is_oversize = ~is_small & ((usable > limits.max_key_rows) | (nbytes > spec.max_key_bytes))
+    is_oversize = oversize_keys(sizes, spec)
     if is_oversize.any():
-        _decide_oversize(sizes, spec, is_oversize, decided)
+        _decide_oversize(sizes, spec, is_oversize, decided, why_not)
     return decided
 
 
-def _decide_oversize(sizes: pa.Table, spec: Spec, is_oversize: npt.NDArray[np.bool_], decided: Decided) -> None:
+def oversize_keys(sizes: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
+    """Return which keys are too large to be fitted whole."""
+    usable, nbytes = sizes.column("usable_rows").to_numpy(), sizes.column("bytes").to_numpy()
+    is_too_large = (usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes)
+    return np.asarray(is_too_large & (usable >= spec.limits.min_rows))
+
+
+def _decide_oversize(
+    sizes: pa.Table, spec: Spec, is_oversize: npt.NDArray[np.bool_], decided: Decided, why_not: str | None
+) -> None:
     usable = sizes.column("usable_rows").to_numpy()[is_oversize]
     nbytes = sizes.column("bytes").to_numpy()[is_oversize]
     said = [_too_large(n, b, spec) for n, b in zip(usable, nbytes, strict=True)]
@@ -167,11 +226,15 @@ def _decide_oversize(sizes: pa.Table, spec: Spec, is_oversize: npt.NDArray[np.bo
         decided.decision[is_oversize] = "sampled"
         decided.share[is_oversize] = share
         used = [f"a sample of {kept:.2%} is used" for kept in share]
+    elif spec.oversize == "distribute" and why_not is None:
+        decided.decision[is_oversize] = "distributed"
+        used = ["trained over the whole cluster"] * len(share)
     else:
         parts = np.ceil(1 / share).astype(np.int64)
         decided.decision[is_oversize] = "salted"
         decided.n_parts[is_oversize] = parts
-        used = [f"trained in {n} parts" for n in parts]
+        why = f", not distributed: {why_not}" if spec.oversize == "distribute" else ""
+        used = [f"trained in {n} parts{why}" for n in parts]
     decided.reason[is_oversize] = [f"{text}; {how}" for text, how in zip(said, used, strict=True)]
 
 

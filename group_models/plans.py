@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from group_models.skew import Skew
 from group_models.tables import PLAN, WHOLE
 from group_models.texts import counts_text, facts_html
 
-FITTED = ("whole", "sampled", "salted")
+FITTED = ("whole", "sampled", "salted", "distributed")
 """Decisions that lead to a fit; every other decision is the key's status."""
 
 _SKEW_WARNING = 4.0
@@ -38,6 +39,10 @@ class Plan:
         How the holdout is chosen, in words.
     holdout_from
         First moment of the holdout, where it is by time.
+    source_stats
+        What tells a half-loaded source; empty for a plan that was read back.
+    notes
+        Sentences for people on what this plan does.
     skew
         How uneven it is; None of a plan that was read back.
     """
@@ -46,6 +51,8 @@ class Plan:
     slots: int
     holdout: str = ""
     holdout_from: dt.datetime | None = None
+    source_stats: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     skew: Skew | None = None
 
     @classmethod

@@ -9,21 +9,33 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.adapters import spark_columns, spark_sizes, spark_source
+from group_models.adapters import (
+    spark_columns,
+    spark_distribute,
+    spark_missing,
+    spark_probe,
+    spark_sizes,
+    spark_source,
+)
 from group_models.adapters.spark_errors import failing
 from group_models.checking import features_of
 from group_models.errors import SpecError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.frames import Roles, check_columns, column_kind, roles
+from group_models.history import read_history
+from group_models.incremental import History, library_note
 from group_models.keys import KeyKind
 from group_models.live import Live, read_key_kinds, read_without_pins
-from group_models.planning import SIZES, Costs, plan_keys, thin_parts
+from group_models.planning import SIZES, Costs, oversize_keys, plan_keys, thin_parts
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registry import check_settings, make_family
+from group_models.scopes import Ask, Scope
+from group_models.scoping import find_scope
 from group_models.skew import describe_skew
+from group_models.source_checks import source_stats
 from group_models.spec import Spec
-from group_models.tables import moment
+from group_models.tables import moment, utc_now
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +43,7 @@ class Prepared:
     """A spec against its source, checked: all that is needed before the first Spark job."""
 
     spec: Spec
-    where: str | None
+    scope: Scope
     tables: Tables
     spark: SparkSession
     frame: SparkFrame
@@ -42,12 +54,17 @@ class Prepared:
 
     def rows(self, *, scoped: bool = True) -> SparkFrame:
         """Return the fit's columns of the source, those of the scope only where `scoped`."""
-        frame = self.frame.where(self.where) if scoped and self.where else self.frame
+        frame = spark_source.in_scope(self.frame, self.scope, list(self.roles.keys)) if scoped else self.frame
         return spark_columns.fit_columns(frame, self.roles)
 
 
-def prepare(spec: Spec, tables: Tables, spark: SparkSession, where: str | None = None) -> Prepared:
+def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = None) -> Prepared:
     """Open the source and check everything that can be checked without a Spark job.
+
+    Parameters
+    ----------
+    ask
+        Which keys and which run; by default all keys and a new run.
 
     Raises
     ------
@@ -65,15 +82,17 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, where: str | None =
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
     mistakes += check_settings(estimator, features)
+    if spec.limits.max_staleness_hours is not None and spec.time_column is None:
+        mistakes.append("limits.max_staleness_hours: needs a time_column, which tells how old the newest row is")
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
     _check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
-    if where is not None:
-        where = where.strip()
-        spark_source.check_predicate(spark, where, key_types)
-    return Prepared(spec, where, tables, spark, frame, checked, key_types, features, estimator)
+    scope = find_scope(
+        ask or Ask(), tables, spec.model_set, checked.keys, lambda w: spark_source.check_predicate(spark, w, key_types)
+    )
+    return Prepared(spec, scope, tables, spark, frame, checked, key_types, features, estimator)
 
 
 def estimator_settings(spec: Spec) -> EstimatorSettings:
@@ -81,25 +100,73 @@ def estimator_settings(spec: Spec) -> EstimatorSettings:
     return EstimatorSettings(**dict(spec.estimator))
 
 
-def make_plan(prepared: Prepared, base_release: str | None) -> Plan:
-    """Measure the source and plan; nothing is written."""
+def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool = False) -> Plan:
+    """Measure the source and plan; nothing is written.
+
+    Parameters
+    ----------
+    retrain_all
+        Train also keys of which data and spec are those of their model.
+    """
     spec = prepared.spec
     live = read_without_pins(prepared.tables, spec.model_set, base_release)
+    history = read_history(
+        prepared.tables,
+        spec.model_set,
+        live,
+        versions=spark_probe.versions(),
+        now=utc_now(),
+        retrain_all=retrain_all,
+    )
+    sizes, stats = measure(prepared, live)
     with failing("measuring the source"):
-        sizes = _with_vanished(prepared, spark_sizes.measure(prepared.rows(), prepared.roles), live)
         cutoff = _measure_cutoff(prepared)
     family = make_family(prepared.estimator, prepared.features)
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
-    plan = _thinned(prepared, plan_keys(sizes, spec, costs, slots=slots))
+    why_not = _why_not_distributed(prepared, sizes, slots)
+
+    def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:
+        return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why_not)
 
     def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
-        of_keys = sizes.filter(pc.is_in(sizes["key_id"], key_ids))
-        return plan_keys(of_keys, other, costs, slots=slots).keys
+        return plan_of(sizes.filter(pc.is_in(sizes["key_id"], key_ids)), other).keys
 
-    skew = describe_skew(plan.keys, spec, slots=slots, replan=replan)
+    plan = _thinned(prepared, plan_of(sizes, spec))
     holdout_from = None if cutoff is None else moment(cutoff)
-    return dataclasses.replace(plan, holdout=_holdout_words(spec, holdout_from), holdout_from=holdout_from, skew=skew)
+    return dataclasses.replace(
+        plan,
+        holdout=_holdout_words(spec, holdout_from),
+        holdout_from=holdout_from,
+        source_stats=stats,
+        skew=describe_skew(plan.keys, spec, slots=slots, replan=replan),
+        notes=_notes(prepared.scope, plan, history),
+    )
+
+
+def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float]]:
+    """Return the sizes of the keys in scope, those that are gone included, and what tells a half-loaded source."""
+    watched = spark_missing.MissingShares(prepared.roles)
+    with failing("measuring the source"):
+        found = spark_sizes.measure(watched.watch(prepared.rows()), prepared.roles)
+        sizes = _with_vanished(prepared, found, live)
+        missing = watched.shares() if found.num_rows else {}
+    return sizes, source_stats(sizes, missing, prepared.spec.target, live.models())
+
+
+def _notes(scope: Scope, plan: Plan, history: History) -> tuple[str, ...]:
+    unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
+    notes = [library_note(unchanged["key_id"], history)]
+    if scope.keys is not None and (absent := len(scope.keys) - plan.keys.num_rows):
+        notes.append(f"{absent:,} of {len(scope.keys):,} keys asked for are not in the data and have no model")
+    return tuple(note for note in notes if note)
+
+
+def _why_not_distributed(prepared: Prepared, sizes: pa.Table, slots: int) -> str | None:
+    """Return why oversize keys cannot be distributed here, found out only where the spec asks and a key is oversize."""
+    if prepared.spec.oversize != "distribute" or not oversize_keys(sizes, prepared.spec).any():
+        return None
+    return spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
 
 
 def _thinned(prepared: Prepared, plan: Plan) -> Plan:
@@ -142,8 +209,9 @@ def _with_vanished(prepared: Prepared, sizes: pa.Table, live: Live) -> pa.Table:
     """Add keys in scope that had a model and have no rows now."""
     known = live.keys[live.keys["model_run_id"].notna()]
     gone = known[~known.index.isin(sizes["key_id"].to_pandas())].reset_index()
-    if prepared.where and len(gone):
-        inside = spark_source.keys_in_scope(prepared.spark, prepared.where, prepared.key_types, gone)
+    gone = gone[prepared.scope.holds(gone["key_id"].tolist())]
+    if prepared.scope.where and len(gone):
+        inside = spark_source.keys_in_scope(prepared.spark, prepared.scope.where, prepared.key_types, gone)
         gone = gone[gone["key_id"].isin(inside)]
     if gone.empty:
         return sizes

@@ -205,7 +205,7 @@ PLAN = Table(
     "one row: what a run decided to do with one key, and where",
     (
         _MODEL_SET, _RUN_ID, _KEY_ID, _KEY, _LEVEL, *_ROWS, _FINGERPRINT,
-        _required("decision", "string", "whole, sampled or salted; else the status it leads to"),
+        _required("decision", "string", "whole, sampled, salted or distributed; else the status it leads to"),
         Column("reason", "string", "why, in a sentence"),
         *_PLACE,
         Column("key_index", "int", "place of the key in its unit"),
@@ -247,7 +247,7 @@ MANIFEST = Table(
         _required("serves", "string", "new, previous, parent or none"),
         Column("model_run_id", "string", "run that trained the model that serves"),
         *_OUTCOME[1:],
-        Column("policy", "string", "whole, sampled or salted; null where nothing was fitted"),
+        Column("policy", "string", "whole, sampled, salted or distributed; null where nothing was fitted"),
         Column("n_parts", "int", "parts of a salted key"),
         *_ROWS, *_FIT,
         Column("parent_key_id", "string", "key of the parent that the model builds on"),
@@ -262,12 +262,12 @@ MANIFEST = Table(
 
 RUN = Table(
     "group_model_run",
-    "one row: a run started or finished",
+    "one row: a run started or finished, or went on although something had changed",
     (
         _MODEL_SET, _RUN_ID,
-        _required("event", "string", "started or finished"),
+        _required("event", "string", "started, accepted or finished"),
         _required("at", "timestamp", "when"),
-        Column("scope", "string", "predicate on key columns; null for all keys"),
+        Column("scope", "string", "predicate on key columns, or number and digest of a list; null for all keys"),
         Column("base_release", "string", "newest release row when the run started"),
         Column("spec", "string", "the spec as JSON"),
         Column("spec_fingerprint", "string", "hash of what the spec says of a fit"),
@@ -285,6 +285,8 @@ RUN = Table(
         Column("versions", "map<string,string>", "library versions"),
         Column("code_version", "string", "version of group-models"),
         Column("mlflow_run_id", "string", "MLflow run of this run"),
+        Column("changes", "string", "accepted: what had changed, or what speaks against the source"),
+        Column("stored_before", "string", "accepted: numbers of the store's commits until then, joined by commas"),
     ),
 )  # fmt: skip
 
@@ -295,9 +297,12 @@ RELEASE = Table(
         _MODEL_SET,
         _required("release_id", "string", "id of the row"),
         _required("alias", "string", "champion or challenger"),
-        _required("action", "string", "publish, rollback, pin, unpin, adopt or mirror"),
-        Column("run_id", "string", "run that is published or pinned"),
-        Column("target_release_id", "string", "release that a rollback or adopt goes back to, or that a mirror copies"),
+        _required("action", "string", "publish, rollback, pin, unpin, adopt, mirror or clean"),
+        Column("run_id", "string", "run that is published, pinned or cleaned"),
+        Column(
+            "target_release_id", "string",
+            "release that a rollback or adopt goes back to, that a mirror copies, or that a clean leaves as the oldest",
+        ),
         Column("key_id", "string", "key of a pin"),
         _required("at", "timestamp", "when; strictly ascending"),
         Column("by", "string", "who"),

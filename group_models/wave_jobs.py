@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.errors import StateError
 from group_models.plans import FITTED
-from group_models.ports import SparkFrame, Where
+from group_models.ports import SparkFrame
 from group_models.preparing import Prepared
 from group_models.tables import PLAN, STORE
 
@@ -29,12 +29,24 @@ def free_numbers(prepared: Prepared, run_id: str, wave: int) -> list[int]:
 
 
 def planned_keys(
-    prepared: Prepared, run_id: str, *, wave: int | None = None, decisions: Collection[str] = FITTED
+    prepared: Prepared,
+    run_id: str,
+    *,
+    wave: int | None = None,
+    keys: Collection[str] | None = None,
+    decisions: Collection[str] = FITTED,
 ) -> SparkFrame:
     """Return fitted keys as the plan table has them: no local relation of a million keys is uploaded."""
-    where: Where = {"model_set": [prepared.spec.model_set], "run_id": [run_id], "decision": list(decisions)}
-    of_wave: Where = where if wave is None else {**where, "wave": [wave]}
-    return prepared.tables.scan(prepared.spark, PLAN, columns=_PLANNED, where=of_wave)
+    where: dict[str, Collection[str | int | None]] = {
+        "model_set": [prepared.spec.model_set],
+        "run_id": [run_id],
+        "decision": list(decisions),
+    }
+    if wave is not None:
+        where["wave"] = [wave]
+    if keys is not None:
+        where["key_id"] = list(keys)
+    return prepared.tables.scan(prepared.spark, PLAN, columns=_PLANNED, where=where)
 
 
 @contextmanager

@@ -142,8 +142,18 @@ def _data_rows(
         F.coalesce(KEY_IX, F.lit(NO_KEY)).alias(KEY_IX),
         F.coalesce(MODEL_IX, F.lit(NO_MODEL)).alias(MODEL_IX),
         F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
-        *names.values(),
+        F.lit(0).alias(RUN_IX),
+        F.lit(0).alias("format"),
+        *[_left_behind(name, p, request.keys) for name, p in names.items()],
     )
+
+
+def _left_behind(name: str, short: str, keys: Sequence[str]) -> Column:
+    """Return a column to take along; a key column only of rows whose key is not in the plan.
+
+    The others' keys come back from the plan, so that texts are neither shuffled nor taken through Python.
+    """
+    return F.when(F.isnull(KEY_IX), F.col(short)).alias(short) if name in keys else F.col(short)
 
 
 def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
@@ -156,7 +166,15 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
     wanted_frame = F.broadcast(upload(store.sparkSession, wanted))
     models = store.where(F.col("part") == WHOLE).drop("sha256")
     found = models.join(wanted_frame, ["run_id", "key_id", "number"])
-    return found.select(sc.UNIT, MODEL_IX, RUN_IX, F.lit(False).alias(IS_DATA), *_MODEL)  # noqa: FBT003 - a literal column
+    # Whole numbers cross to pandas without nulls: of a column with one, pandas makes a slow nullable array.
+    return found.select(
+        sc.UNIT,
+        F.lit(NO_KEY).alias(KEY_IX),
+        MODEL_IX,
+        RUN_IX,
+        F.lit(False).alias(IS_DATA),  # noqa: FBT003 - a literal column
+        *_MODEL,
+    )
 
 
 def _through_pandas(
@@ -211,7 +229,8 @@ def _beside_pandas(
 def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str, str], request: Request) -> DataFrame:
     """Join what is known of each key, and name the columns as asked."""
     own = [KEY_IX, PLANNED, *PROVENANCE]
-    known = upload(predicted.sparkSession, plan.keys.select(own))
+    keys = sc.key_names(len(request.keys))
+    known = upload(predicted.sparkSession, plan.keys.select([*own, *keys]))
     joined = predicted.join(F.broadcast(known), KEY_IX, "left")
     planned = F.coalesce(F.col(PLANNED), F.lit(SCORE_STATUSES.index("unseen_key")))
     code = F.when(F.col(STATUS) == SCORED, planned).otherwise(F.col(STATUS))
@@ -219,4 +238,10 @@ def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str
     prediction = F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))
     values = [prediction, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
     outputs = [value.alias(request.prefix + name) for value, name in zip(values, OUTPUTS, strict=True)]
-    return joined.select(*[F.col(p).alias(n) for p, n in zip(carried, request.passed, strict=True)], *outputs)
+    key_of = dict(zip(request.keys, keys, strict=True))
+    passed = [
+        F.when(F.col(KEY_IX) == NO_KEY, F.col(p)).otherwise(F.col(key_of[name]).cast(carried[p])) if name in key_of
+        else F.col(p)
+        for p, name in zip(carried, request.passed, strict=True)
+    ]  # fmt: skip
+    return joined.select(*[column.alias(n) for column, n in zip(passed, request.passed, strict=True)], *outputs)

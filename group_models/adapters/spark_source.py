@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from group_models.adapters.spark_columns import named, upload
 from group_models.adapters.spark_errors import first_line
 from group_models.errors import DataError, SpecError
 from group_models.objects import resolve
+from group_models.scopes import Scope
 from group_models.spec import Source, is_uri
 
 _MOUNTED = ("/Volumes/", "/dbfs/")
@@ -113,6 +118,25 @@ def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str
         named = ", ".join(key_types)
         rule = f"a scope is a SQL predicate on the key columns ({named}); filter rows by other columns in `source`"
         raise SpecError([f"where {where!r}: {first_line(e)}; {rule}"], where="the call") from e
+
+
+def in_scope(frame: DataFrame, scope: Scope, keys: Sequence[str]) -> DataFrame:
+    """Return the rows of a scope's keys.
+
+    A list of keys is joined by the texts of their values: a value that the column's type cannot hold is in no row,
+    while a cast of it could become null and meet the null keys.
+    """
+    if scope.where is not None:
+        return frame.where(scope.where)
+    if scope.keys is None:
+        return frame
+    names = {name: f"group_models scope {place}" for place, name in enumerate(keys)}
+    columns = {
+        short: pa.array([key[name] for key in scope.keys.values()], pa.string()) for name, short in names.items()
+    }
+    listed = F.broadcast(upload(frame.sparkSession, pa.table(columns)))
+    same = [named(name).cast("string").eqNullSafe(named(short)) for name, short in names.items()]
+    return frame.join(listed, functools.reduce(operator.and_, same), "left_semi")
 
 
 def keys_in_scope(spark: SparkSession, where: str, key_types: Mapping[str, str], keys: pd.DataFrame) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Mapping
 
 import numpy as np
@@ -46,6 +48,7 @@ def train_wave(
     roles: Roles,
     key_types: Mapping[str, str],
     settings: FitSettings,
+    may_isolate: bool = False,
 ) -> DataFrame:
     """Return the store rows of a wave, lazily: write them once and read them back.
 
@@ -59,6 +62,9 @@ def train_wave(
         Rows of the store that the run has: `key_id, part`; those are left out.
     key_types
         Spark types of the key columns in the source.
+    may_isolate
+        A unit that Spark tries again, since its first task died, is fitted in child processes: the key that killed
+        the first worker would kill the next three, and then the job.
 
     Notes
     -----
@@ -73,7 +79,8 @@ def train_wave(
 
     def fit(frame: pd.DataFrame) -> pd.DataFrame:
         # One parameter and no default: Spark would take a second one for (key, frame).
-        return _fit(frame, settings)
+        is_isolated = settings.is_isolated or (may_isolate and _is_retry())
+        return _fit(frame, dataclasses.replace(settings, is_isolated=is_isolated))
 
     fitted = (
         unit_rows.repartition(count, sc.UNIT).groupBy(sc.UNIT).applyInPandas(fit, schema=STORE.spark_schema(RESULT))
@@ -152,6 +159,22 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
     return kept.unionByName(thinned)
 
 
+def rows_of_key(
+    rows: DataFrame, key: Mapping[str, str | None], key_types: Mapping[str, str], settings: FitSettings
+) -> DataFrame:
+    """Return the usable rows of one key, given as its `key` map: `time_us, row_hash, is_holdout, y, f0..`.
+
+    The key is compared with literals, so that a source that is partitioned or sorted by it is read in part.
+    """
+    is_of_key = [
+        F.col(short).eqNullSafe(F.lit(key[name]).cast(spark_type))
+        for short, (name, spark_type) in zip(sc.key_names(len(key_types)), key_types.items(), strict=True)
+    ]
+    of_key = rows.where(functools.reduce(operator.and_, is_of_key, sc.is_usable()))
+    features = sc.feature_names(len(settings.features))
+    return of_key.select(sc.TIME, sc.HASH, is_holdout(settings).alias(sc.HOLDOUT), sc.TARGET, *features)
+
+
 def is_holdout(settings: FitSettings) -> Column:
     """Return whether a row is held out: one flag for all levels and parts."""
     if settings.holdout_by == "hash":
@@ -164,6 +187,13 @@ def is_holdout(settings: FitSettings) -> Column:
 def _key_rows(assigned: DataFrame) -> DataFrame:
     """Return one row per key that tells its unit which key has which index; the data rows carry only the index."""
     return assigned.select(sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY), PART, N_PARTS)
+
+
+def _is_retry() -> bool:
+    from pyspark.taskcontext import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def _fit(frame: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:

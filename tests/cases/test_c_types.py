@@ -292,7 +292,10 @@ def test_c13_keys_that_are_all_too_small_leave_the_last_good_models_in_place(spa
     first = api.train(spec_of(frame, tmp_path), spark=spark)
     for later in (frame, frame.limit(0)):
         spec = spec_of(later, tmp_path, limits={"min_rows": 30})
-        run = api.train(spec, spark=spark)
+        if later is not frame:
+            with pytest.raises(DataError, match=r"it has no rows, and 2 keys had models before.*--accept-changes"):
+                api.train(spec, spark=spark)
+        run = api.train(spec, spark=spark, accept_changes=True)
         status = "too_small" if later is frame else "vanished"
         assert run.counts == {status: 2}
         assert [(row["status"], row["serves"], row["model_run_id"]) for row in api.show(spec)] == [

@@ -17,14 +17,15 @@ import sklearn
 import yaml
 
 from group_models import api
+from group_models.adapters import spark_probe
 from group_models.artifacts import digest
-from group_models.errors import LibraryWarning, PlatformError
+from group_models.errors import LibraryWarning, PlatformError, StateError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.libraries import LoadNotes, TrainedBy, library_mistakes, needed
 from group_models.registry import FAMILIES, check_settings
 from group_models.routing import ModelRow, Router
 from group_models.tables import MANIFEST, RUN, STORE
-from tests.cases.worlds import ENGINES, fit_keys, scored, values
+from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, values
 
 
 def edited(world, folder, how, *tables):
@@ -206,6 +207,39 @@ def run(folder, name, script, *arguments):
     return done.stdout.strip().splitlines()[-1]
 
 
+def half_changed(spark, folder, versions, rule, **options):
+    """Train keys A and B, of which B changes with every version of the libraries."""
+    xgboost = versions["xgboost"]
+    rows = [(key, float(x), x + float(xgboost[0]) * (key == "B")) for key in "AB" for x in range(10)]
+    frame = spark.createDataFrame(rows, "carrier string, x double, y double")
+    estimator = {"name": "xgboost", "params": {"n_estimators": 2}}
+    spec = spec_of(frame, folder, estimator=estimator, on_library_change=rule)
+    return spec, api.train(spec, spark=spark, **options)
+
+
+def test_e3_a_fleet_of_two_library_versions_shows_and_can_be_renewed_kept_or_refused(spark, tmp_path, monkeypatch):
+    now = spark_probe.versions()
+    older = {**now, "xgboost": "2.1.4"}
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_probe, "versions", lambda: older)
+        patched.setattr(spark_probe, "check_workers", lambda *_: None)
+        half_changed(spark, tmp_path, older, "retrain", run_id="older")
+    change = f"xgboost 2.1.4 -> {now['xgboost']}"
+    with pytest.raises(StateError, match=rf"on_library_change: refuse`: {change} \(2 keys\)"):
+        half_changed(spark, tmp_path, now, "refuse")
+    said = []
+    spec, kept = half_changed(spark, tmp_path, now, "keep", run_id="mixed", say=said.append)
+    assert kept.counts == {"trained": 1, "unchanged": 1}
+    rows = by_key(api.show(spec))
+    assert {key: row["model_run_id"] for key, row in rows.items()} == {"A": "older", "B": "mixed"}
+    assert rows["A"]["reason"] == (f"same data and spec as its model; trained with {change}; its model is 0.0 days old")
+    assert [line for line in said if line.endswith(f": 1 with {change}")] != []
+    assert len(api.score(spec["source"].toPandas(), spec)["prediction"].dropna()) == 20
+    _, renewed = half_changed(spark, tmp_path, now, "retrain", run_id="renewed")
+    assert renewed.counts == {"trained": 1, "unchanged": 1}
+    assert {key: row["model_run_id"] for key, row in by_key(api.show(spec)).items()} == {"A": "renewed", "B": "mixed"}
+
+
 @pytest.mark.spark
 def test_e7_a_class_of_the_training_script_is_scored_by_a_process_that_never_saw_it(tmp_path):
     warehouse = str(tmp_path / "warehouse")
@@ -252,7 +286,10 @@ WORKER = """
     import numpy as np
     import pandas as pd
 
-    from group_models.estimators import EstimatorSettings
+    from group_models import api
+from group_models.adapters import spark_probe
+from group_models.errors import StateError
+from group_models.estimators import EstimatorSettings
     from tests.cases.worlds import fit_keys
 
     sys.modules["mlflow"] = sys.modules["pyspark"] = None  # importing them raises

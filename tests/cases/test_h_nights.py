@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from group_models import api
+from group_models import api, releasing
 from group_models.adapters import spark_output
 from group_models.errors import StateError
 from group_models.evaluation import MAX_MESSAGE, MAX_TRACEBACK
 from group_models.manifest import STORE_COLUMNS, RunIdentity, compose
 from group_models.tables import MANIFEST, PLAN, STORE
-from tests.cases.worlds import ENGINES, FAULTS, by_key, scored, tables_of, trained, values
+from tests.cases.worlds import ENGINES, FAULTS, by_key, scored, spec_of, tables_of, trained, values
 
 
 def counting(folder):
@@ -69,11 +69,11 @@ def test_h7_a_finished_run_id_is_answered_and_not_trained_again(spark, lines, tm
     assert again.is_repeated
     assert (again.counts, again.release_id) == ({"trained": 2}, lines.run.release_id)
     assert [tables.read(table).num_rows for table in (PLAN, STORE, MANIFEST)] == before == [2, 2, 2]
-    assert len(api.list_releases(spec)) == 1
+    assert len(releasing.list_releases(spec)) == 1
 
 
 def test_h7_a_used_run_id_is_refused_for_another_spec_or_scope(spark, lines):
-    with pytest.raises(StateError, match=r"was used by another spec \(seed was 7\)"):
+    with pytest.raises(StateError, match=r"was used by another spec \(seed was 7, is 8\)"):
         api.train({**lines.spec, "seed": 8}, run_id=lines.run.run_id, spark=spark)
     with pytest.raises(StateError, match="was used for the scope all keys, now it is carrier = 'A'"):
         api.train(lines.spec, where="carrier = 'A'", run_id=lines.run.run_id, spark=spark)
@@ -123,6 +123,68 @@ def test_h10_the_manifest_says_which_of_the_models_that_go_on_serving_are_too_ol
         "fresh": "planned",
         "unserved": "planned",
     }
+
+
+def bad(key, data):
+    """The rows of one key; a feature that is infinite keeps ridge from being fitted."""
+    version, is_bad = data
+    return [(key, float("inf") if is_bad and not i else float(i), float(i * version)) for i in range(10)]
+
+
+def night(spark, folder, data, **options):
+    """Train a night of ridges on keys given as version and whether they fail."""
+    rows = [row for key in sorted(data) for row in bad(key, data[key])]
+    frame = spark.createDataFrame(rows, "carrier string, x double, y double")
+    spec = spec_of(frame, folder, estimator="ridge", limits={"min_rows": 5, "max_failed_keys": 2})
+    return spec, api.train(spec, spark=spark, **options)
+
+
+def test_h4_failed_keys_alone_are_tried_again_and_keep_their_last_good_model(spark, tmp_path):
+    keys = [f"k{i}" for i in range(10)]
+    night(spark, tmp_path, dict.fromkeys(keys, (1, False)), run_id="good")
+    data = {key: (2, key in ("k3", "k7")) for key in keys}
+    _, run = night(spark, tmp_path, data, run_id="first")
+    assert run.counts == {"trained": 8, "failed": 2}
+    spec, again = night(spark, tmp_path, {**data, "k3": (3, False)}, run_id="second", failed_only=True)
+    assert again.counts == {"failed": 1, "trained": 1}
+    second = by_key(api.show(spec, run_id="second"))
+    assert {key: (row["status"], row["serves"], row["model_run_id"]) for key, row in second.items()} == {
+        "k3": ("trained", "new", "second"),
+        "k7": ("failed", "previous", "good"),
+    }
+    served = {key: row["model_run_id"] for key, row in by_key(api.show(spec)).items()}
+    assert served == {**dict.fromkeys(keys, "first"), "k3": "second", "k7": "good"}
+    _, third = night(spark, tmp_path, {**data, "k3": (3, False), "k7": (3, False)}, failed_only=True)
+    assert third.counts == {"trained": 1}
+    _, none = night(spark, tmp_path, data, failed_only=True)
+    assert none.counts == {}
+
+
+def test_h10_an_unchanged_key_keeps_its_model_and_says_since_when(spark, tmp_path):
+    first = {"same": (1, False), "other": (1, False), "gone": (1, False)}
+    night(spark, tmp_path, first, run_id="one")
+    later = {"same": (1, False), "other": (2, False)}
+    spec, run = night(spark, tmp_path, later, run_id="two", accept_changes=True)
+    assert run.counts == {"trained": 1, "unchanged": 1, "vanished": 1}
+    rows = by_key(api.show(spec))
+    assert {key: (row["status"], row["serves"], row["model_run_id"], row["run_id"]) for key, row in rows.items()} == {
+        "same": ("unchanged", "previous", "one", "two"),
+        "other": ("trained", "new", "two", "two"),
+        "gone": ("vanished", "previous", "one", "two"),
+    }
+    assert rows["same"]["reason"] == "same data and spec as its model; its model is 0.0 days old"
+    assert rows["same"]["rows"] == 10
+    back, run = night(spark, tmp_path, {**first, "other": (2, False)}, run_id="three")
+    assert run.counts == {"unchanged": 3}
+    assert {row["model_run_id"] for row in api.show(back, status="unchanged")} == {"one", "two"}
+
+
+def test_h10_a_model_of_a_rolled_back_run_does_not_make_a_key_unchanged(spark, tmp_path):
+    for run_id, version in (("one", 1), ("two", 2)):
+        spec, _ = night(spark, tmp_path, {"a": (version, False)}, run_id=run_id)
+    releasing.release(spec, "rollback")
+    _, run = night(spark, tmp_path, {"a": (2, False)}, run_id="three", release=False)
+    assert run.counts == {"trained": 1}
 
 
 EXPECTED_ERRORS = {

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from sklearn.linear_model import LinearRegression
 
 import group_models
-from group_models import api
+from group_models import api, targets
 from group_models.adapters import spark_errors, spark_probe, spark_train
 from group_models.errors import DataError, PlatformError, SpecError
 from group_models.estimators import EstimatorSettings, Features
@@ -259,7 +259,7 @@ def test_i9_relative_paths_are_those_of_the_specs_file_wherever_one_stands(tmp_p
     for given in (file, os.path.relpath(file)):
         spec = load_spec(given)
         assert spec.source.path == str(folder / "data" / "rows.parquet")
-        assert api.open_tables(spec).root == folder / "warehouse"
+        assert targets.open_tables(spec).root == folder / "warehouse"
 
 
 def test_i9_a_source_beside_the_spec_is_trained_from_another_directory(spark, tmp_path, monkeypatch):

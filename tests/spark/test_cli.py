@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from group_models import api
+from group_models import api, releasing
 from group_models.cli import main
 from group_models.ports import SparkSession
 from tests import worlds
@@ -72,7 +72,7 @@ def trained(spark: SparkSession, _folder: Path) -> Path:
         pq.write_table(worlds.rows(), _folder / "rows.parquet")
         file = write_spec(_folder)
         assert main(["train", str(file), "--run-id", "one"]) == 0
-        assert main(["train", str(file), "--run-id", "two", "--where", "carrier = 'UA'"]) == 0
+        assert main(["train", str(file), "--run-id", "two", "--where", "carrier = 'UA'", "--retrain-all"]) == 0
     return file
 
 
@@ -122,7 +122,7 @@ def test_a_run_whose_release_is_refused_ends_with_4_and_says_why(connect_spark: 
     code, _, err = run("release", "publish", spec, "--run-id", "night")
     assert (code, "--force` does" in err) == (1, True)
     assert run("release", "publish", spec, "--run-id", "night", "--force", "--note", "known")[0] == 0
-    assert api.list_releases(spec)[0].note == "known"
+    assert releasing.list_releases(spec)[0].note == "known"
 
 
 def test_refused_input_ends_with_1_before_anything_is_written(new: Path, run: Any):
@@ -183,7 +183,7 @@ def test_releases_are_listed_rolled_back_and_published_again(
     pq.write_table(worlds.rows({("UA", 1): 25}), tmp_path / "rows.parquet")
     spec = write_spec(tmp_path)
     for run_id in ("one", "two"):
-        assert run("train", spec, "--run-id", run_id)[0] == 0
+        assert run("train", spec, "--run-id", run_id, "--retrain-all")[0] == 0
 
     def serving() -> str:
         (row,) = run_json("show", spec)
@@ -191,7 +191,7 @@ def test_releases_are_listed_rolled_back_and_published_again(
 
     assert serving() == "two"
     code, _, err = run("release", "rollback", spec)
-    first = api.list_releases(spec)[0].release_id
+    first = releasing.list_releases(spec)[0].release_id
     assert (code, err.startswith(f"champion is back at release {first}")) == (0, True)
     assert serving() == "one"
     assert run("release", "publish", spec, "--run-id", "two", "--force")[0] == 0

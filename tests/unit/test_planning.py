@@ -92,6 +92,34 @@ def test_an_oversize_key_is_sampled_so_far_that_its_rows_stay_below_the_limit():
     assert row["predicted_seconds"] == pytest.approx(9.06)
 
 
+def test_distributed_keys_have_a_unit_and_a_wave_of_their_own_after_all_others():
+    measured = sizes(("big", 5000, 4000, 400), ("huge", 9000, 9000, 900), ("s", 20, 20, 2), ("few", 2, 2, 2))
+    plan = plan_keys(measured, spec({"max_key_rows": 1000}, oversize="distribute"), COSTS, slots=4)
+    found = by_name(plan)
+    place = {name: (row["decision"], row["unit"], row["wave"], row["key_index"]) for name, row in found.items()}
+    others = sorted(place.pop(name) for name in ("big", "huge"))
+    assert others == [("distributed", 1, 1, 0), ("distributed", 2, 2, 0)]
+    assert place == {"s": ("whole", 0, 0, 0), "few": ("too_small", None, None, None)}
+    said = "4,000 usable rows are over max_key_rows 1,000; trained over the whole cluster"
+    assert (found["big"]["reason"], found["big"]["n_parts"]) == (said, 1)
+    assert found["big"]["predicted_seconds"] == pytest.approx(40.0 / 4)
+    assert summarise(plan).predicted_seconds == pytest.approx(10.0 + 22.5 + 0.2)
+
+
+def test_a_plan_of_distributed_keys_alone_starts_with_the_first_of_them():
+    plan = plan_keys(sizes(("big", 50, 50, 5)), spec({"max_key_rows": 20}, oversize="distribute"), COSTS, slots=2)
+    row = by_name(plan)["big"]
+    assert (row["decision"], row["unit"], row["wave"], plan.waves) == ("distributed", 0, 0, 1)
+
+
+def test_keys_that_cannot_be_distributed_are_salted_and_say_why():
+    wanted = spec({"max_key_rows": 1000}, oversize="distribute")
+    row = by_name(plan_keys(sizes(("big", 5000, 4000, 400)), wanted, COSTS, slots=4, why_not="no slots"))["big"]
+    assert (row["decision"], row["n_parts"]) == ("salted", 5)
+    said = "4,000 usable rows are over max_key_rows 1,000; trained in 5 parts, not distributed: no slots"
+    assert row["reason"] == said
+
+
 def test_an_oversize_key_is_salted_into_so_many_parts_that_each_stays_below_the_limit():
     plan = plan_keys(sizes(("big", 5000, 4000, 400), ("s", 20, 20, 2)), spec({"max_key_rows": 1000}), COSTS, slots=1)
     row = by_name(plan)["big"]

@@ -1,0 +1,88 @@
+"""A soak: simulated nights, each with the manifest and the live set that a plain model of it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from group_models import api, targets
+from group_models.errors import DataError
+from group_models.live import read_live
+from group_models.loading import load_spec
+from group_models.ports import SparkSession
+from group_models.tables import PLAN, STORE
+from tests import nights
+from tests.nights import Expected, Feed, Night, Row
+
+OUTCOMES = {"trained", "unchanged", "failed", "vanished", "too_small", "refused", "not released"}
+"""What the nights of a soak must have seen, each at least once."""
+
+
+class House:
+    """The model set over its nights; `train` is one attempt of a night, for those who want to disturb it."""
+
+    def __init__(self, spark: SparkSession, warehouse: Path) -> None:
+        self.spark, self.warehouse = spark, warehouse
+
+    def spec(self, night: Night) -> dict[str, Any]:
+        return nights.spec(self.spark.createDataFrame(nights.table(night)), self.warehouse)
+
+    def train(self, night: Night, run_id: str) -> Any:
+        return api.train(self.spec(night), run_id=run_id, spark=self.spark)
+
+    def rows(self, run_id: str) -> dict[str, Row]:
+        found = api.show(nights.MODEL_SET, run_id=run_id, warehouse=str(self.warehouse))
+        return {r["key"]["key"]: Row(r["status"], r["serves"], r["model_run_id"], r["rows"]) for r in found}
+
+    def live(self) -> dict[str, str]:
+        tables = targets.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
+        live = read_live(tables, nights.MODEL_SET)
+        keys = {key_id: key["key"] for key_id, key in live.keys["key"].items()}
+        return {keys[key_id]: run_id for key_id, run_id in live.models().items()}
+
+    def stored(self, run_id: str) -> tuple[int, int]:
+        """Return how many keys a run planned and how many of them it tried."""
+        tables = targets.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
+        where = {"model_set": [nights.MODEL_SET], "run_id": [run_id]}
+        return tables.read(PLAN, where=where).num_rows, tables.read(STORE, columns=["key_id"], where=where).num_rows
+
+
+def soak(house: House, count: int, seed: int) -> Counter[str]:
+    """Live through so many nights and return how often each outcome came up."""
+    feed, expected, seen = Feed(seed), Expected(), Counter[str]()
+    for number in range(count):
+        run_id = f"night-{number}"
+        half = feed.half()
+        if half is not None and expected.is_refused(half):
+            seen["refused"] += 1
+            with pytest.raises(DataError, match=r"looks half-loaded.*max_vanished_share 50%"):
+                house.train(half, run_id)
+            assert house.stored(run_id) == (0, 0)
+            assert house.live() == expected.live()
+        run = house.train(feed.now, run_id)
+        rows = expected.manifest(feed.now, run_id)
+        assert house.rows(run_id) == rows
+        tried = sum(row.status in ("trained", "failed") for row in rows.values())
+        assert house.stored(run_id) == (len(rows), tried)
+        is_published = expected.finish(feed.now, run_id)
+        seen["not released"] += not is_published
+        assert (run.release_id is not None, run.refusal is None) == (is_published, is_published)
+        assert house.live() == expected.live()
+        seen.update(row.status for row in rows.values())
+        feed.turn()
+    return seen
+
+
+def test_five_nights_leave_exactly_what_a_plain_model_says(spark: SparkSession, tmp_path: Path):
+    seen = soak(House(spark, tmp_path), 5, seed=1)
+    assert set(+seen) == OUTCOMES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 4])
+def test_thirty_nights_leave_exactly_what_a_plain_model_says(spark: SparkSession, tmp_path: Path, seed: int):
+    seen = soak(House(spark, tmp_path), 30, seed=seed)
+    assert set(+seen) == OUTCOMES

@@ -1,0 +1,60 @@
+"""What is other now than when a run started, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from group_models.keys import key_id
+from group_models.resuming import Events, size_changes, spec_changes
+from tests.unit.test_planning import sizes
+
+
+def accepted(stored: str | None) -> dict[str, str | None]:
+    return {"stored_before": stored}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], None),
+        ([None], None),
+        ([""], set()),
+        (["0,1000"], {0, 1000}),
+        ([None, "0", "0,1"], {0}),
+    ],
+)
+def test_only_commits_before_the_first_accepted_change_are_what_the_plan_says(rows, expected):
+    events = Events(None, tuple(map(accepted, rows)), None)
+    assert events.stored_before() == (None if expected is None else frozenset(expected))
+
+
+def test_fields_that_differ_are_named_with_both_values():
+    before = {"estimator": {"name": "ridge", "params": {"alpha": 1.0}}, "seed": 7, "keys": ["a"]}
+    now = {"estimator": {"name": "median", "params": {}}, "seed": 7, "keys": ["a", "b"]}
+    assert spec_changes(before, now) == [
+        "estimator.name was 'ridge', is 'median'",
+        "estimator.params.alpha was 1.0, is None",
+        "keys was ['a'], is ['a', 'b']",
+    ]
+    assert spec_changes(before, dict(reversed(before.items()))) == []
+
+
+def test_data_that_differ_are_counted_and_some_keys_named():
+    planned = sizes(("a", 10, 10, 1), ("b", 10, 10, 1), ("c", 10, 10, 1), ("done", 10, 10, 1), ("gone", 0, 0, 0))
+    missing = [key_id((name,)) for name in "abc"]
+    now = sizes(("a", 10, 10, 1), ("b", 10, 9, 1), ("done", 99, 99, 1), ("gone", 5, 5, 1), ("new", 1, 1, 1))
+    assert size_changes(planned, missing, now) == [
+        "1 of 3 keys still to be trained have other data (k=b)",
+        "1 of 3 keys still to be trained have none any more (k=c)",
+        "1 keys are new (k=new)",
+    ]
+    assert size_changes(planned, missing, planned) == []
+
+
+def test_of_many_keys_that_differ_a_few_are_named():
+    planned = sizes(*[(str(i), 10, 10, 1) for i in range(9)])
+    now = sizes(*[(str(i), 11, 11, 1) for i in range(9)])
+    (said,) = size_changes(planned, planned["key_id"].to_pylist(), now)
+    assert said.startswith("9 of 9 keys")
+    assert said.endswith("; ...)")
+    assert said.count("k=") == 5
