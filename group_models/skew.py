@@ -133,10 +133,11 @@ def _slot_numbers(slots: int) -> list[int]:
 
 
 def oversize(keys: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
-    """Return which keys are over the spec's limits on one key, by their rows or their bytes."""
+    """Return which keys are over the spec's limits on one key, by rows or bytes; unchanged ones need no policy."""
     usable, nbytes = _numbers(keys, "usable_rows"), _numbers(keys, "bytes")
-    is_over = (usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes)
-    return np.asarray(is_over & (usable >= spec.limits.min_rows))
+    is_large = (usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes)
+    is_asked = (_parts(keys) > 0) | pc.equal(keys["decision"], "too_big").to_numpy()
+    return np.asarray(is_large & is_asked)
 
 
 def job_seconds(keys: pa.Table) -> Floats:
@@ -199,14 +200,16 @@ def _policies(
         if policy == "fail":
             said[policy] = f"the run is refused before training, naming {_named(over)}"
             continue
-        planned = replan(ids, spec.model_copy(update={"oversize": policy}))
+        is_salted = policy == "distribute" and spec.estimator.name != "xgboost"
+        planned = replan(ids, spec.model_copy(update={"oversize": "salt" if is_salted else policy}))
         jobs = np.concatenate([others, job_seconds(planned)])
         seconds = forecast(jobs, slots=slots, wave_s=spec.compute.wave_s)
-        said[policy] = f"{_decided(planned, policy, spec)}; about {duration_text(seconds)}"
+        why = "only xgboost can be distributed: " if is_salted else ""
+        said[policy] = f"{why}{_decided(planned)}; about {duration_text(seconds)}"
     return {p: f"{text} (the spec's)" if p == spec.oversize else text for p, text in said.items()}
 
 
-def _decided(planned: pa.Table, policy: str, spec: Spec) -> str:
+def _decided(planned: pa.Table) -> str:
     """Return what becomes of the oversize keys under one policy."""
     decision = np.asarray(planned["decision"].to_numpy(zero_copy_only=False)).astype(str)
     usable, share = _numbers(planned, "usable_rows"), np.nan_to_num(_numbers(planned, "sample_share"), nan=1.0)
@@ -218,12 +221,10 @@ def _decided(planned: pa.Table, policy: str, spec: Spec) -> str:
             "salted": f" in {_parts(planned)[of_name].sum():,} parts, all rows used",
             "sampled": f" to {kept:,.0f} of {rows:,.0f} rows ({kept / rows:.1%})",
             "too_big": ", no new model",
+            "distributed": " over the whole cluster, one after another",
         }
         said.append(counts_text({name: count}) + more.get(name, ""))
-    if policy != "distribute":
-        return ", ".join(said)
-    where = "over the whole cluster where xgboost can" if spec.estimator.name == "xgboost" else "only for xgboost"
-    return f"{where}, else {', '.join(said)}"
+    return ", ".join(said)
 
 
 def _counts(values: npt.NDArray[np.str_]) -> dict[str, int]:
@@ -245,6 +246,8 @@ def _warnings(keys: pa.Table, spec: Spec, seconds: float, ideal: float) -> list[
 def _one_key(keys: pa.Table, spec: Spec, seconds: float, ideal: float) -> str | None:
     """Return the sentence about a key that all others wait for, or None."""
     of_key = np.nan_to_num(_numbers(keys, "predicted_seconds")) / np.maximum(_parts(keys), 1)
+    # A distributed key has all slots: nothing waits for it that could run.
+    of_key[pc.equal(keys["decision"], "distributed").to_numpy()] = 0.0
     at = int(of_key.argmax()) if len(of_key) else -1
     if at < 0 or of_key[at] < _DECIDES * ideal or seconds - ideal < _WORTH_S:
         return None

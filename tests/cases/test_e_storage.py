@@ -23,7 +23,7 @@ from group_models.errors import LibraryWarning, PlatformError, StateError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.libraries import LoadNotes, TrainedBy, library_mistakes, needed
 from group_models.registry import FAMILIES, check_settings
-from group_models.routing import ModelRow, Router
+from group_models.routing import Inputs, ModelRow, Router
 from group_models.tables import MANIFEST, RUN, STORE
 from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, values
 
@@ -130,11 +130,12 @@ def test_e2_what_reading_a_model_of_another_version_says_reaches_who_scores(line
 def test_e2_in_a_worker_what_reading_models_says_goes_to_its_log_once(capsys):
     x = pd.DataFrame({"x": np.arange(8.0)})
     rows = fit_keys(x, x["x"], keys=["a", "b"] * 4, estimator=EstimatorSettings("ridge"))
-    router = Router({})
+    router = Router({0: Inputs({"x": "numeric"}, (0,))})
     for place, row in enumerate(map(of_old_sklearn, rows)):
-        router._stored = ModelRow(row["data"], row["data_file"], row["format"], row["sha256"], f"model {place}")
-        router._is_loaded = False
-        assert router._loaded_model().predict(x.iloc[:1]) == pytest.approx(0.0, abs=2.0)
+        stored = ModelRow(row["data"], row["data_file"], row["format"], row["sha256"], f"model {place}")
+        router._take(place, 0, stored)
+        router._loaded_form()
+    assert router.loads == 2
     said = capsys.readouterr().err
     assert said.count("group-models: reading 1 model(s), first model 0: InconsistentVersionWarning") >= 1
     assert "first model 1" not in said
@@ -286,10 +287,7 @@ WORKER = """
     import numpy as np
     import pandas as pd
 
-    from group_models import api
-from group_models.adapters import spark_probe
-from group_models.errors import StateError
-from group_models.estimators import EstimatorSettings
+    from group_models.estimators import EstimatorSettings
     from tests.cases.worlds import fit_keys
 
     sys.modules["mlflow"] = sys.modules["pyspark"] = None  # importing them raises

@@ -230,7 +230,7 @@ def held_by_workers(folder, score):
 
 
 @pytest.mark.parametrize("engine", ["narrow", "wide"])
-@pytest.mark.parametrize(("keys", "bound"), [(12, 11), pytest.param(2000, 200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("keys", "bound"), [(12, 11), pytest.param(400, 100, marks=pytest.mark.slow)])
 def test_g6_a_worker_holds_few_models_at_once_however_many_and_large_they_are(
     spark, tmp_path, monkeypatch, keys, bound, engine
 ):

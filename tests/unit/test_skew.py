@@ -132,8 +132,20 @@ def test_every_policy_says_what_it_would_do_with_the_oversize_keys():
     assert facts["oversize: fail"] == (
         "the run is refused before training, naming k=k0 (20,000 rows); k=k1 (8,000 rows)"
     )
-    assert facts["oversize: distribute"].startswith("only for xgboost, else 2 s")
-    assert facts["oversize: salt"].startswith("2 s")
+    assert facts["oversize: salt"].startswith("2 salted in 7 parts, all rows used; about ")
+    assert facts["oversize: distribute"] == f"only xgboost can be distributed: {facts['oversize: salt']}"
+
+
+def test_distributed_keys_are_told_and_nobody_waits_for_them():
+    plan, skew = skew_of(world(20_000, *[100] * 20), spec(LIMIT, oversize="distribute", estimator="xgboost"))
+    assert "distributed" in plan.decisions()
+    assert skew.policies["distribute"].startswith("1 distributed over the whole cluster, one after another; about ")
+    assert skew.warnings == ()
+
+
+def test_a_large_key_that_keeps_its_model_needs_no_policy():
+    kept = planned({"decision": "unchanged", "usable_rows": 90_000})
+    assert oversize(kept, spec(LIMIT)).tolist() == [False]
 
 
 def test_salting_is_told_by_its_parts():
