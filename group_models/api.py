@@ -1,34 +1,24 @@
-"""What a notebook calls: `plan`, `train`, `release`, `score`, `load_model`."""
+"""What a notebook calls: `plan`, `train`, `score`, `show`, `load_model`; the release verbs are in `releasing`."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pandas as pd
 
 from group_models import showing
-from group_models.adapters.path_tables import PathTables
 from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
 from group_models.keys import parse_key
 from group_models.live import Alias, Live, newest_release, read_live, read_releases, read_run, stored_model
-from group_models.loading import load_spec
 from group_models.manifest import STATUSES
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
-from group_models.releases import Release
 from group_models.scopes import Ask, KeysLike
-from group_models.spec import Limits, Scoring, Spec, check_run_id, name_mistake
-
-WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
-"""Environment variable that says where the embedded tables are, unless a call or the spec does."""
-
-SpecLike = Spec | Mapping[str, Any] | str | Path
-"""A spec: checked, as a mapping, or as the path of a YAML file."""
+from group_models.spec import Scoring, check_run_id
+from group_models.targets import SpecLike, check_alias, find_target, open_tables
 
 
 def _quiet(_: str) -> None:
@@ -141,9 +131,9 @@ def train(  # noqa: PLR0913 - the options of one verb
         done = publishing.released_as(tables, checked.model_set, run.run_id)
         if done is None:
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
-            if why := publishing.log_refusal(tables, checked.model_set, run.run_id):
+            done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
+            if done is None:
                 return dataclasses.replace(run, refusal=why)
-            done = publishing.publish(tables, checked.model_set, run.run_id, limits=checked.limits)
         return dataclasses.replace(run, release_id=done.release_id)
 
     options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
@@ -152,55 +142,6 @@ def train(  # noqa: PLR0913 - the options of one verb
         return run
     done = publishing.released_as(tables, checked.model_set, run.run_id)
     return dataclasses.replace(run, release_id=None if done is None else done.release_id)
-
-
-def release(
-    spec: SpecLike,
-    action: Literal["publish", "rollback"] = "publish",
-    *,
-    run_id: str | None = None,
-    to: str | None = None,
-    alias: Alias = "champion",
-    force: bool = False,
-    note: str | None = None,
-    warehouse: str | None = None,
-) -> Release:
-    """Publish a run to an alias, or roll the alias back; one row of the release log.
-
-    Parameters
-    ----------
-    run_id
-        Run to publish (by default the newest finished one), or whose release to roll back to.
-    to
-        Release to roll back to; by default the publish before the last one that counts.
-    force
-        Publish also where too many keys failed, or where what the run was trained against counts no longer.
-    """
-    from group_models import publishing
-
-    _check_options(action, alias, has_to=to is not None, force=force)
-    model_set, tables, loaded = _target(spec, warehouse)
-    if action == "rollback":
-        if to is None and run_id is not None:
-            to = publishing.release_of(tables, model_set, run_id, alias).release_id
-        return publishing.rollback(tables, model_set, target=to, alias=alias, note=note)
-    limits = loaded.limits if loaded else Limits()
-    run_id = run_id or publishing.newest_run(tables, model_set)
-    return publishing.publish(tables, model_set, run_id, limits=limits, alias=alias, force=force, note=note)
-
-
-def _check_options(action: str, alias: str, *, has_to: bool, force: bool) -> None:
-    mistakes = []
-    if action not in ("publish", "rollback"):
-        mistakes.append(f"action {action!r}: say publish or rollback")
-    if alias not in get_args(Alias):
-        mistakes.append(f"alias {alias!r}: say {' or '.join(get_args(Alias))}")
-    if has_to and action == "publish":
-        mistakes.append("to: only a rollback goes back to a release; a publish takes run_id")
-    if force and action == "rollback":
-        mistakes.append("force: a rollback needs none")
-    if mistakes:
-        raise SpecError(mistakes, where="the call")
 
 
 def score(  # noqa: PLR0913 - the options of one verb
@@ -236,8 +177,8 @@ def score(  # noqa: PLR0913 - the options of one verb
     """
     from group_models import scoring
 
-    _check_options("publish", alias, has_to=False, force=False)
-    model_set, tables, loaded = _target(spec, warehouse)
+    check_alias(alias)
+    model_set, tables, loaded = find_target(spec, warehouse)
     live = _live(tables, model_set, alias, run_id, as_of)
     rules = (loaded.scoring if loaded else Scoring()).model_copy(
         update={"on_missing": on_missing} if on_missing else {}
@@ -290,7 +231,7 @@ def find_model(
     StateError
         The key is unknown, or has no model; the message says what became of it.
     """
-    model_set, tables, _ = _target(spec, warehouse)
+    model_set, tables, _ = find_target(spec, warehouse)
     live = _live(tables, model_set, alias, run_id, None)
     identity = parse_key(key, live.key_kinds)
     if identity not in live.keys.index:
@@ -299,15 +240,6 @@ def find_model(
     if pd.isna(found["model_run_id"]):
         raise StateError(f"key {found['key_json']} has no model: its status is {found['status']}; see `show --key`")
     return stored_model(tables, model_set, found["model_run_id"], identity, sha256=found["sha256"])
-
-
-def list_releases(
-    spec: SpecLike, *, run_id: str | None = None, alias: str | None = None, warehouse: str | None = None
-) -> list[Release]:
-    """Return the release log, oldest first; only rows of one run or alias where asked."""
-    model_set, tables, _ = _target(spec, warehouse)
-    log = read_releases(tables, model_set)
-    return [row for row in log if run_id in (None, row.run_id) and alias in (None, row.alias)]
 
 
 def show(
@@ -330,7 +262,7 @@ def show(
     """
     if status is not None and status not in STATUSES:
         raise SpecError([f"status {status!r}: say one of {', '.join(STATUSES)}"], where="the call")
-    model_set, tables, _ = _target(spec, warehouse)
+    model_set, tables, _ = find_target(spec, warehouse)
     live = read_live(tables, model_set) if run_id is None else read_run(tables, model_set, run_id)
     if run_id is None:
         rows = showing.newest_rows(tables, model_set, live)
@@ -351,24 +283,6 @@ def session() -> SparkSession:
     from group_models.adapters.spark_session import get_session
 
     return get_session()
-
-
-def open_tables(spec: Spec, warehouse: str | None = None) -> Tables:
-    """Return the tables of a spec's schema."""
-    return _tables(spec.schema_name, warehouse or spec.warehouse)
-
-
-def _tables(schema: str, warehouse: str | None) -> Tables:
-    return PathTables(Path(warehouse or os.environ.get(WAREHOUSE) or "warehouse").absolute(), schema)
-
-
-def _target(spec: SpecLike, warehouse: str | None) -> tuple[str, Tables, Spec | None]:
-    """Return model set, tables and spec of what a caller named: a spec, or a model set by its name."""
-    is_file = isinstance(spec, str) and (Path(spec).exists() or spec.endswith((".yaml", ".yml")))
-    if isinstance(spec, str) and not is_file and name_mistake(spec) is None:
-        return spec, _tables(spec.rpartition(".")[0], warehouse), None
-    loaded = load_spec(spec)
-    return loaded.model_set, open_tables(loaded, warehouse), loaded
 
 
 def _live(tables: Tables, model_set: str, alias: Alias, run_id: str | None, as_of: str | None) -> Live:

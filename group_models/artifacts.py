@@ -16,7 +16,6 @@ text names it and stock MLflow reads the model without this package; else it nam
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import pathlib
 import pickle
@@ -28,6 +27,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from group_models.boosters import BoosterPredictor
+from group_models.ensembles import EnsemblePredictor
 from group_models.errors import ModelError, StateError
 from group_models.estimators import Fitted, Floats, PickledPredictor, Predictor
 from group_models.evaluation import printable
@@ -183,18 +183,25 @@ def load_model(
         raise ModelError(f"{message}. Train the key again, or roll back to another run.")
     if format != FORMAT:
         raise ModelError(f"{what} has format {format} and this version reads {FORMAT}; use a newer group-models")
-    booster_reader = functools.partial(BoosterPredictor.parse, threads=threads)
-    readers: dict[str, Callable[[bytes], Predictor]] = {
-        PickledPredictor.data_file: PickledPredictor.parse,
-        BoosterPredictor.data_file: booster_reader,
-    }
-    if data_file not in readers:
-        raise ModelError(f"{what} has the data file {data_file!r}; this version reads {', '.join(readers)}")
+    if data_file not in DATA_FILES:
+        raise ModelError(f"{what} has the data file {data_file!r}; this version reads {', '.join(DATA_FILES)}")
     try:
-        return StoredModel(readers[data_file](data))
+        return StoredModel(_parse(data, data_file, threads))
     except _UNREADABLE as error:
         reason = f"{type(error).__name__}: {printable(str(error).partition(chr(10))[0], 200)}"
         raise ModelError(f"{what} cannot be read ({reason}); is what it was trained with installed here?") from error
+
+
+DATA_FILES = (PickledPredictor.data_file, BoosterPredictor.data_file, EnsemblePredictor.data_file)
+"""Names of the data files that this version reads."""
+
+
+def _parse(data: bytes, data_file: str, threads: int) -> Predictor:
+    if data_file == EnsemblePredictor.data_file:
+        return EnsemblePredictor.parse(data, lambda part, file: _parse(part, file, threads))
+    if data_file == BoosterPredictor.data_file:
+        return BoosterPredictor.parse(data, threads=threads)
+    return PickledPredictor.parse(data)
 
 
 def model_files(mlmodel: str, data: bytes, data_file: str) -> dict[str, bytes]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import logging
 import sys
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from group_models.errors import GroupModelsError
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from group_models.cli_options import Alias, Json, Key, OneKey, RunId, SpecArgument, Warehouse, Where
+from group_models.cli_options import out as _out
+from group_models.cli_options import print_json as _print_json
+from group_models.cli_options import say as _say
+from group_models.cli_release import clean, release_app
+from group_models.errors import GroupModelsError, LibraryWarning
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
 """Exit codes: all well; refused input; our fault; trained, but the release was refused or held. 2 is typer's."""
@@ -29,15 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-release_app = typer.Typer(help="List, publish and roll back releases.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(release_app, name="release")
-
-
-class Alias(StrEnum):
-    """The aliases of a model set."""
-
-    champion = "champion"
-    challenger = "challenger"
+app.command()(clean)
 
 
 class Mode(StrEnum):
@@ -48,12 +43,6 @@ class Mode(StrEnum):
     overwrite = "overwrite"
 
 
-SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="The spec's YAML file.")]
-Warehouse = Annotated[
-    str | None, typer.Option(help="Folder of the embedded tables; else the spec's or GROUP_MODELS_WAREHOUSE.")
-]
-Where = Annotated[str | None, typer.Option(metavar="SQL", help="Scope: a predicate on the key columns.")]
-RunId = Annotated[str | None, typer.Option(metavar="ID", help="A run's id.")]
 Keys = Annotated[
     str | None, typer.Option(metavar="FILE", help="Scope: keys of a CSV or JSON lines file, or key ids, one a line.")
 ]
@@ -62,8 +51,6 @@ AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Go on with other data or another spec, or on a half-loaded source.")
 ]
 RetrainAll = Annotated[bool, typer.Option("--retrain-all", help="Train unchanged keys too.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-Key = Annotated[str | None, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
 
 
 @app.command()
@@ -103,7 +90,7 @@ def plan(
     summary = summarise(planned)
     if as_json:
         rows = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
-        _print_json({"summary": vars(summary), "keys": rows})
+        _print_json({"summary": dataclasses.asdict(summary), "keys": rows})
         return
     _out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
 
@@ -170,14 +157,14 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Score the rows of a path or table and write them with their predictions."""
-    from group_models import api, report
+    from group_models import api, report, targets
     from group_models.adapters import spark_output
     from group_models.loading import load_spec
     from group_models.texts import counts_text
 
     loaded = load_spec(_spec(spec))
     kept = {"input": source, "spec": spec, "working directory": "."}
-    for path in api.open_tables(loaded, warehouse).local_paths():
+    for path in targets.open_tables(loaded, warehouse).local_paths():
         kept["warehouse"] = path
     session = api.session()
     frame = spark_output.read_input(session, source)
@@ -227,7 +214,7 @@ def show(
 def export(
     spec: SpecArgument,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
-    key: Annotated[str, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')],
+    key: OneKey,
     alias: Annotated[Alias, typer.Option(help="Whose live set.")] = Alias.champion,
     run_id: RunId = None,
     warehouse: Warehouse = None,
@@ -241,56 +228,6 @@ def export(
     _say(f"wrote {directory}; mlflow.pyfunc.load_model({str(directory)!r}) loads it")
 
 
-@release_app.command("list")
-def release_list(
-    spec: SpecArgument,
-    run_id: RunId = None,
-    alias: Annotated[Alias | None, typer.Option(help="Only rows of this alias.")] = None,
-    warehouse: Warehouse = None,
-    as_json: Json = False,  # noqa: FBT002
-) -> None:
-    """List the release log, oldest first."""
-    from group_models import api, report
-
-    log = api.list_releases(spec, run_id=run_id, alias=alias and alias.value, warehouse=warehouse)
-    if as_json:
-        _print_json([report.as_json(entry.row()) for entry in log])
-        return
-    _out().print(report.releases_table(log))
-
-
-@release_app.command("publish")
-def release_publish(
-    spec: SpecArgument,
-    run_id: RunId = None,
-    alias: Annotated[Alias, typer.Option(help="Where to.")] = Alias.champion,
-    force: Annotated[bool, typer.Option("--force", help="Publish in spite of failures or of a rollback.")] = False,  # noqa: FBT002
-    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
-    warehouse: Warehouse = None,
-) -> None:
-    """Publish a run (by default the newest) to an alias."""
-    from group_models import api
-
-    done = api.release(spec, run_id=run_id, alias=alias.value, force=force, note=note, warehouse=warehouse)
-    _say(f"released run {done.run_id} to {done.alias} as {done.release_id}")
-
-
-@release_app.command("rollback")
-def release_rollback(
-    spec: SpecArgument,
-    to: Annotated[str | None, typer.Option(metavar="RELEASE", help="Release to go back to.")] = None,
-    run_id: RunId = None,
-    alias: Annotated[Alias, typer.Option(help="Which alias.")] = Alias.champion,
-    note: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
-    warehouse: Warehouse = None,
-) -> None:
-    """Go back to an earlier release (by default the one before the last)."""
-    from group_models import api
-
-    done = api.release(spec, "rollback", run_id=run_id, to=to, alias=alias.value, note=note, warehouse=warehouse)
-    _say(f"{done.alias} is back at release {done.target_release_id} ({done.release_id})")
-
-
 def _spec(path: str) -> str:
     """Let the spec's folder and the working directory serve `source: {python: ...}` and estimators by path."""
     for folder in (str(Path(path).resolve().parent), str(Path.cwd())):
@@ -299,23 +236,11 @@ def _spec(path: str) -> str:
     return path
 
 
-def _out() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 160)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=str, ensure_ascii=False))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing is raised."""
     warnings.filterwarnings("ignore")
+    warnings.filterwarnings("always", category=LibraryWarning)
+    warnings.showwarning = _show_warning
     # pyspark logs each refused query with the JVM's stack; the message that we print says it in one line.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     try:
@@ -328,6 +253,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:  # noqa: BLE001 - the last door: a fault of ours must not pass as success
         return _internal(e)
     return OK
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(f"warning: {message}")
 
 
 def _internal(error: Exception) -> int:

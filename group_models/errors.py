@@ -37,3 +37,7 @@ class ModelError(GroupModelsError):
 
 class PlatformError(GroupModelsError):
     """Java, Spark, a worker or a library is missing or does not match the driver."""
+
+
+class LibraryWarning(UserWarning):
+    """Stored models were trained with other libraries, or said something while they were read."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models"]
+Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models", "ensemble"]
 """Which loader reads a stored model: MLflow's own for scikit-learn or xgboost, or this package's."""
 
 PICKLE_PROTOCOL = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
@@ -90,6 +91,18 @@ class MemoryTables:
         """Return the same rows as a Spark frame, uploaded from here."""
         rows = self.read(table, columns=columns, where=where)
         return spark.createDataFrame(rows, table.spark_schema(rows.column_names))
+
+    def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:
+        """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken."""
+        with self._lock:
+            for (name, commit), rows in list(self._commits.items()):
+                if (name, commit.model_set) == (table.name, model_set) and commit.owner in keys:
+                    kept = _is_one_of(rows.column("key_id"), keys[commit.owner])
+                    self._commits[name, commit] = rows.filter(kept)
+
+    def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:  # noqa: ARG002 - the port's signature
+        """Find nothing: no append leaves anything behind here."""
+        return 0
 
     def _next_fault(self) -> Fault | None:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -13,13 +13,25 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.artifacts import FORMAT, digest, serialize
+from group_models.deaths import NO_LIMITS, Death, FitLimits, TimedOut, death_columns, limit_reason, status_of
 from group_models.estimators import EstimatorSettings, Family, Features, Fitted, one_thread
-from group_models.evaluation import Stage, error_summary, infinite_columns, regression_metrics
-from group_models.frames import ColumnKind, none_where
+from group_models.evaluation import (
+    Stage,
+    error_summary,
+    infinite_columns,
+    regression_metrics,
+)
+from group_models.frames import ColumnKind
+from group_models.guards import Guard
+from group_models.isolation import fit_in_child
 from group_models.keys import key_seed
 from group_models.mlmodel import MlmodelTemplate
 from group_models.registry import make_family
 from group_models.tables import STORE, WHOLE, moment, utc_now
+from group_models.unit_rows import KeyRows, numeric_names, unit_keys
+
+TRAIN_MEDIAN = "train_median"
+"""Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = slice | npt.NDArray[np.intp]
@@ -38,6 +50,10 @@ class FitSettings:
         First moment of the holdout in micros since 1970, where it is by time.
     max_model_bytes
         Bytes over which a model is not stored.
+    limits
+        What the fit of one key may take.
+    is_isolated
+        Each key is fitted in a child process, so that one that kills its process is a row too.
     """
 
     model_set: str
@@ -51,19 +67,8 @@ class FitSettings:
     holdout_by: Literal["time", "hash", "none"]
     holdout_share: float
     holdout_from_us: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class KeyRows:
-    """One key of a unit: who it is, and its rows in their order; `numbers` are the numeric features of `x`."""
-
-    key_id: str
-    key: str
-    unit: int | None
-    x: pd.DataFrame
-    numbers: Floats
-    y: Floats
-    is_holdout: npt.NDArray[np.bool_]
+    limits: FitLimits = NO_LIMITS
+    is_isolated: bool = False
 
 
 class FitError(Exception):
@@ -80,17 +85,25 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
         features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`. Any
         order of rows, any index.
     references
-        One row per key: `key_index int, key_id str, key str (JSON), unit int`.
+        One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
+        `part int, n_parts int`.
 
     Returns
     -------
-    Columns `RESULT`, one row per row of `references`, in order of key index.
+    Columns `RESULT`, in order of key index: one row per row of `references`. A part that was measured and then
+    refitted has two: its model under `part`, and under `part + n_parts` the one that has not seen the holdout,
+    for measuring the ensemble.
+
+    Raises
+    ------
+    NoChildError
+        Keys are to be isolated where no child process can be made.
     """
     family = make_family(settings.estimator, _features(settings))
-    with one_thread(family), warnings.catch_warnings():
+    with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
-        outcomes = [_fit_key(key, family, settings) for key in _keys(frame, references, settings)]
-    return _result_frame(outcomes)
+        keys = unit_keys(frame, references, settings.features)
+        return result_frame([outcome for key in keys for outcome in _fit_guarded(key, family, settings, guard)])
 
 
 def _features(settings: FitSettings) -> Features:
@@ -102,78 +115,55 @@ def _features(settings: FitSettings) -> Features:
     )
 
 
-def _keys(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> Iterator[KeyRows]:
-    """Yield the keys of a unit with their rows ordered by time and row hash, whatever order they came in."""
-    index = frame["key_index"].to_numpy(np.int32)
-    order = np.lexsort((frame["row_hash"].to_numpy(np.int64), frame["time_us"].to_numpy(np.int64), index))
-    numbers = _numbers(frame, settings.features, order)
-    x = _feature_block(frame, settings.features, order, numbers)
-    y = frame["y"].to_numpy(np.float64)[order]
-    is_holdout = frame["is_holdout"].to_numpy(np.bool_)[order]
-    index = index[order]
-    references = references.sort_values("key_index")
-    wanted = references["key_index"].to_numpy(np.int32)
-    starts, ends = np.searchsorted(index, wanted, "left"), np.searchsorted(index, wanted, "right")
-    units = references["unit"].astype("Int32").tolist() if "unit" in references else [None] * len(wanted)
-    for key_id, key, unit, start, end in zip(
-        references["key_id"], references["key"], units, starts.tolist(), ends.tolist(), strict=True
-    ):
-        rows = slice(start, end)
-        yield KeyRows(key_id, key, unit, x.iloc[rows], numbers[rows], y[rows], is_holdout[rows])
+def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
+    """Return the outcome of one key or part, also where its fit breaks a limit or kills its process."""
+    started = utc_now()
+
+    def fit() -> list[dict[str, Any]]:
+        return _fit_key(key, family, settings)
+
+    done = fit_in_child(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
+    if not isinstance(done, Death):
+        return done
+    seed = key_seed(settings.seed, key.key_id, key.part)
+    times = {"started_at": started, "finished_at": utc_now()}
+    return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
 
 
-def _numbers(frame: pd.DataFrame, features: Mapping[str, ColumnKind], order: npt.NDArray[np.intp]) -> Floats:
-    """Return the numeric features as one ordered block of float64, shape (rows, numeric features)."""
-    columns = [f"f{i}" for i, kind in enumerate(features.values()) if kind == "numeric"]
-    values = np.empty((len(order), len(columns)), dtype=np.float64)
-    for i, column in enumerate(columns):
-        values[:, i] = frame[column].to_numpy(np.float64, na_value=np.nan)[order]
-    return values
-
-
-def _feature_block(
-    frame: pd.DataFrame, features: Mapping[str, ColumnKind], order: npt.NDArray[np.intp], numbers: Floats
-) -> pd.DataFrame:
-    """Return all features under their own names in declared order; without text it is a view of the numbers."""
-    block = pd.DataFrame(numbers, columns=_numeric(features))
-    for i, (name, kind) in enumerate(features.items()):
-        if kind == "text":
-            text = frame[f"f{i}"].to_numpy(dtype=object)[order]
-            block[name] = none_where(text, pd.isna(text))
-    return block if len(_numeric(features)) == len(features) else block[list(features)]
-
-
-def _numeric(features: Mapping[str, ColumnKind]) -> list[str]:
-    return [name for name, kind in features.items() if kind == "numeric"]
-
-
-def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> dict[str, Any]:
-    """Return the outcome of one key; nothing that its fit raises gets out."""
+def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[str, Any]]:
+    """Return the outcome of one key or part; nothing that its fit raises gets out."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     progress = _Progress()
-    seed = key_seed(settings.seed, key.key_id)
+    seed = key_seed(settings.seed, key.key_id, key.part)
     try:
-        outcome = _train_key(key, family, settings, seed, progress)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the one catch-all: a failure is a row, not a dead night
+        outcomes = _train_key(key, family, settings, seed, progress)
+    except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
         summary = error_summary(error, progress.stage)
-        outcome = {"status": "failed", **dataclasses.asdict(summary)}
-        outcome["reason"] = (
-            f"{summary.error_stage}: {summary.error_type}: {summary.error_message}{_hint(key, settings)}"
-        )
+        said = limit_reason(error, settings.limits)
+        said = said or f"{summary.error_type}: {summary.error_message}{_hint(key, settings)}"
+        reason = f"{summary.error_stage}: {said}"
+        outcomes = [{"status": status_of(error), "reason": reason, **dataclasses.asdict(summary)}]
+    shared = {
+        **_identity(key, family, settings, seed),
+        "fit_seconds": time.perf_counter() - clock,
+        "cpu_seconds": time.process_time() - cpu,
+        "started_at": started,
+        "finished_at": utc_now(),
+    }
+    return [{**shared, **outcome} for outcome in outcomes]
+
+
+def _identity(key: KeyRows, family: Family, settings: FitSettings, seed: int) -> dict[str, Any]:
+    """Return what the outcome of a key says whatever comes of it."""
     return {
         "key_id": key.key_id,
-        "part": WHOLE,
+        "part": key.part,
         "format": FORMAT,
         "estimator": family.name,
         "unit": key.unit,
         "seed": seed,
         "holdout_rows": int(key.is_holdout.sum()),
         "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
-        **outcome,
-        "fit_seconds": time.perf_counter() - clock,
-        "cpu_seconds": time.process_time() - cpu,
-        "started_at": started,
-        "finished_at": utc_now(),
     }
 
 
@@ -184,31 +174,59 @@ class _Progress:
     stage: Stage = "prepare"
 
 
-def _train_key(key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress) -> dict[str, Any]:
+def _train_key(
+    key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress
+) -> list[dict[str, Any]]:
     _check_rows(key, family, settings)
     train, holdout, reason = _split(key, settings)
     progress.stage = "fit"
     fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed)
+    if key.part != WHOLE:
+        return _part_outcomes(fitted, key, train, family, settings, seed, progress)
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
         measured = _measure(fitted, key, train, holdout)
+    fitted = _refit(fitted, key, family, settings, seed, progress)
+    return [{"reason": reason, **measured, **_stored(fitted, key, settings)}]
+
+
+def _refit(
+    fitted: Fitted, key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress
+) -> Fitted:
     if settings.refit and fitted.rows_used < len(key.y):
         progress.stage = "refit"
         fitted = family.refit(fitted, key.x, key.y, seed=seed)
     progress.stage = "serialize"
-    return {
-        "rows_used": fitted.rows_used,
-        "params": dict(fitted.params),
-        "reason": reason,
-        **measured,
-        **_stored(fitted, key, settings),
-    }
+    return fitted
+
+
+def _part_outcomes(
+    fitted: Fitted,
+    key: KeyRows,
+    train: Rows,
+    family: Family,
+    settings: FitSettings,
+    seed: int,
+    progress: _Progress,
+) -> list[dict[str, Any]]:
+    """Return the rows of a part: its model, and before it the one that the ensemble is measured with.
+
+    What is measured is what has the median of its training rows beside it: where no row of the part is left to
+    train on but the holdout's, nothing has.
+    """
+    is_leaking = key.is_holdout.all() and settings.holdout_by != "none"
+    median = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: float(np.median(key.y[train]))}}
+    final = _refit(fitted, key, family, settings, seed, progress)
+    if final is fitted:
+        return [{**median, **_stored(final, key, settings)}]
+    measured = {**_stored(fitted, key, settings), **median, "part": key.part + key.n_parts}
+    return [measured, _stored(final, key, settings)]
 
 
 def _hint(key: KeyRows, settings: FitSettings) -> str:
     """Return which columns hold infinite values: the commonest cause of a failure that names no column."""
-    said = infinite_columns(key.numbers, _numeric(settings.features), float32=False)
+    said = infinite_columns(key.numbers, numeric_names(settings.features), float32=False)
     return f" (infinite values in {', '.join(map(repr, said))})" if said else ""
 
 
@@ -217,7 +235,7 @@ def _check_rows(key: KeyRows, family: Family, settings: FitSettings) -> None:
         raise FitError("no row of the key reached the fit; a sample of identical rows can be empty: `oversize: skip`")
     if family.takes_infinity:
         return
-    if said := infinite_columns(key.numbers, _numeric(settings.features), float32=family.takes_float32):
+    if said := infinite_columns(key.numbers, numeric_names(settings.features), float32=family.takes_float32):
         raise FitError(f"infinite values in {', '.join(map(repr, said))}; make them null or finite in the source")
 
 
@@ -251,11 +269,13 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[s
 def _stored(fitted: Fitted, key: KeyRows, settings: FitSettings) -> dict[str, Any]:
     """Return the model as columns, or why it is too big for them."""
     data, data_file = serialize(fitted)
+    used = {"rows_used": fitted.rows_used, "params": dict(fitted.params)}
     if len(data) > settings.max_model_bytes:
         said = f"the model has {len(data):,} bytes; max_model_bytes is {settings.max_model_bytes:,}"
-        return {"status": "model_too_big", "reason": said, "model_bytes": len(data)}
+        return {"status": "model_too_big", "reason": said, "model_bytes": len(data), **used}
     return {
         "status": "trained",
+        **used,
         "mlmodel": settings.template.render(key.key_id, key.key, utc_now()),
         "data": data,
         "data_file": data_file,
@@ -264,7 +284,7 @@ def _stored(fitted: Fitted, key: KeyRows, settings: FitSettings) -> dict[str, An
     }
 
 
-def _result_frame(outcomes: list[dict[str, Any]]) -> pd.DataFrame:
+def result_frame(outcomes: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return outcomes as typed columns: a column without a value is typed too, which Arrow needs."""
     columns = {name: [outcome.get(name) for outcome in outcomes] for name in RESULT}
     return pd.DataFrame({name: _typed(name, values) for name, values in columns.items()})

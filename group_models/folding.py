@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.errors import StateError
-from group_models.releases import FoldPlan, Release, RunInfo, base_counted, counted, newer_runs, some_of
+from group_models.releases import FoldPlan, Release, RunInfo, base_counted, counted, newer_runs
+from group_models.texts import some_of
 
 
 def live_set(rows: pd.DataFrame, plan: FoldPlan, pinned: Mapping[str, str]) -> pd.DataFrame:
@@ -42,7 +43,7 @@ def live_set(rows: pd.DataFrame, plan: FoldPlan, pinned: Mapping[str, str]) -> p
     StateError
         A pinned run has no row for its key.
     """
-    run_ids, models = rows["run_id"].to_numpy(object), _models(rows)
+    run_ids, models = rows["run_id"].to_numpy(object), own_models(rows)
     rank = _ranks(run_ids, plan.run_ids)
     keys, key_ids = pd.factorize(rows["key_id"].to_numpy(object))
     decides = _decides(rows)
@@ -97,6 +98,29 @@ def publish_refusal(
     return None
 
 
+def pin_refusal(rows: pd.DataFrame, run_id: str) -> str | None:
+    """Return why a key may not be pinned to a run, or None.
+
+    Parameters
+    ----------
+    rows
+        Manifest rows `run_id, status, reason, serves, model_run_id` of the key, of any run.
+    """
+    has_model = pd.Series(own_models(rows), rows.index).notna()
+    others = some_of(sorted(set(rows.loc[has_model, "run_id"]), reverse=True))
+    instead = f"runs that left it with a model of its own: {others}"
+    own = rows[rows["run_id"] == run_id]
+    if own.empty:
+        return f"run {run_id} has no row of it: it was not among the keys of that run; {instead}"
+    if not has_model[own.index].any():
+        row = own.iloc[0]
+        reason = f" ({row['reason']})" if row["reason"] else ""
+        return (
+            f"run {run_id} left it without a model of its own: its status there is {row['status']}{reason}; {instead}"
+        )
+    return None
+
+
 def _ranks(run_ids: npt.NDArray[np.object_], order: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return per row the place of its run in the order, -1 for a run that is not in it."""
     ranks = pd.Series(run_ids, dtype=object).map({run_id: rank for rank, run_id in enumerate(order)})
@@ -108,7 +132,7 @@ def _decides(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.asarray((serves == "new") | ((status == "rejected") & (serves == "parent")), dtype=np.bool_)
 
 
-def _models(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+def own_models(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return per row the run of the model of its own that serves the key after it, None without one."""
     serves = rows["serves"].to_numpy(object)
     models = np.full(len(rows), None, dtype=object)

@@ -159,9 +159,13 @@ def level_name(columns: Sequence[str]) -> str:
     return ",".join(columns) if columns else "global"
 
 
-def key_seed(seed: int, identity: str) -> int:
-    """Return the random seed of one key (31 bits): from the spec's seed and the key's id and nothing else."""
-    digest = hashlib.sha256(f"{seed}:{identity}".encode()).digest()
+def key_seed(seed: int, identity: str, part: int = -1) -> int:
+    """Return the random seed of one key (31 bits): from the spec's seed and the key's id and nothing else.
+
+    Each part of a salted key (`part` from 0) has a seed of its own.
+    """
+    of_part = f"{identity}/{part}" if part >= 0 else identity
+    digest = hashlib.sha256(f"{seed}:{of_part}".encode()).digest()
     return int.from_bytes(digest[:4]) >> 1
 
 

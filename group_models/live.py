@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +15,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models import releases
+from group_models.cleans import check_kept, cleaned_text
 from group_models.errors import DataError, StateError
 from group_models.folding import live_set
 from group_models.frames import ColumnKind
-from group_models.keys import KeyKind, key_json
+from group_models.keys import KeyKind, key_json, show_key
+from group_models.libraries import Versions, needed
 from group_models.manifest import first_rows
-from group_models.ports import Tables, Where
+from group_models.ports import LOG_OWNER, Tables, Where
 from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
 
 Alias = Literal["champion", "challenger"]
 
+T = TypeVar("T")
+
 _FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key")
-_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256")
+_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256", "model_bytes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,16 +42,22 @@ class Live:
     keys
         By `key_id`: `model_run_id` (None where no own model serves), `status` and `newest_run_id` of the newest
         published row, `is_pinned`, `level`, `key` (dict), `key_json`, `trained_at`, `sha256`,
-        and `number`, the commit of the model in the store (null where it is not there).
+        `model_bytes`, and `number`, the commit of the model in the store (null where it is not there).
     run_features
         Per run that trained a live model, its feature columns and their kinds, in order.
     key_kinds
         The key columns and what their values are.
+    run_libraries
+        Per such run, the library versions that it was trained with, and those that its models need.
+    pinned
+        Key id to the run that it is pinned to.
     """
 
     keys: pd.DataFrame
     run_features: Mapping[str, Mapping[str, ColumnKind]]
     key_kinds: Mapping[str, KeyKind]
+    run_libraries: Mapping[str, tuple[Versions, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
+    pinned: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def models(self) -> dict[str, str]:
         """Return key id to the run of the model that serves it, keys without one left out."""
@@ -102,23 +113,65 @@ def read_runs(tables: Tables, model_set: str) -> pa.Table:
 def read_live(
     tables: Tables, model_set: str, alias: Alias = "champion", as_of: str | dt.datetime | None = None
 ) -> Live:
-    """Return the live set of an alias, folded from the release log, now or as of a release or a moment."""
-    log = read_releases(tables, model_set)
-    started = read_runs(tables, model_set)
-    runs = releases.runs_from(started)
-    plan = releases.runs_to_read(log, runs, alias, as_of)
-    pinned = releases.pins(log, alias, as_of)
-    wanted = sorted({*plan.run_ids, *pinned.values()})
-    rows = _manifest_rows(tables, model_set, wanted)
-    folded = live_set(rows, plan, pinned)
-    return _described(tables, model_set, folded, rows, started)
+    """Return the live set of an alias, folded from the release log, now or as of a release or a moment.
+
+    Raises
+    ------
+    StateError
+        There is no such release, or a clean has removed models that served then.
+    """
+
+    def read(log: Sequence[releases.Release]) -> Live:
+        check_kept(log, sorted({releases.CHAMPION, alias}), as_of)
+        return _fold(tables, model_set, log, alias, as_of, releases.pins(log, alias, as_of))
+
+    return _on_one_log(tables, model_set, read)
 
 
-def read_key_kinds(tables: Tables, model_set: str) -> dict[str, KeyKind]:
-    """Return the key columns of the runs that count for champion; empty where none does."""
-    counting = releases.counted(read_releases(tables, model_set), "champion")
+def _fold(
+    tables: Tables,
+    model_set: str,
+    log: Sequence[releases.Release],
+    alias: str,
+    as_of: releases.AsOf,
+    pinned: Mapping[str, str],
+) -> Live:
     started = read_runs(tables, model_set)
-    return _key_kinds(started.filter(pc.is_in(started["run_id"], pa.array(sorted(counting), pa.string()))))
+    plan = releases.runs_to_read(log, releases.runs_from(started), alias, as_of)
+    rows = _manifest_rows(tables, model_set, sorted({*plan.run_ids, *pinned.values()}))
+    described = _described(tables, model_set, live_set(rows, plan, pinned), rows, started)
+    return dataclasses.replace(described, pinned=pinned)
+
+
+def _on_one_log(tables: Tables, model_set: str, read: Callable[[Sequence[releases.Release]], T]) -> T:
+    """Return what is read of the rows that a log names; once more where a clean came meanwhile and removed some."""
+    while True:
+        numbers = tables.numbers(RELEASE, model_set=model_set, owner=LOG_OWNER)
+        log = read_releases(tables, model_set)
+        result = read(log)
+        if numbers == tables.numbers(RELEASE, model_set=model_set, owner=LOG_OWNER):
+            return result
+        if releases.cleaned(log) == releases.cleaned(read_releases(tables, model_set)):
+            return result
+
+
+def read_key_kinds(tables: Tables, model_set: str, runs: Sequence[str] | None = None) -> dict[str, KeyKind]:
+    """Return the key columns of these runs, by default of those that count for champion; empty where none does."""
+    if runs is None:
+        runs = sorted(releases.counted(read_releases(tables, model_set), "champion"))
+    started = read_runs(tables, model_set)
+    return _key_kinds(started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string()))))
+
+
+def read_key_texts(tables: Tables, model_set: str, log: Sequence[releases.Release]) -> dict[str, str]:
+    """Return key id to key as text, of the keys that rows of a release log pin."""
+    pinned = [(row.run_id, row.key_id) for row in log if row.action == "pin"]
+    if not pinned:
+        return {}
+    runs, key_ids = (sorted(set(column)) for column in zip(*pinned, strict=True))
+    where: Where = {"model_set": [model_set], "run_id": runs, "key_id": key_ids}
+    rows = tables.read(MANIFEST, columns=["key_id", "key"], where=where).to_pylist()
+    return {row["key_id"]: show_key(dict(row["key"])) for row in rows}
 
 
 def read_without_pins(tables: Tables, model_set: str, as_of: str | None) -> Live:
@@ -129,12 +182,9 @@ def read_without_pins(tables: Tables, model_set: str, as_of: str | None) -> Live
     as_of
         The run's base release; None is before the first one, when nothing was served.
     """
-    log = read_releases(tables, model_set) if as_of is not None else []
-    started = read_runs(tables, model_set)
-    runs = releases.runs_from(started)
-    plan = releases.runs_to_read(log, runs, "champion", as_of)
-    rows = _manifest_rows(tables, model_set, list(plan.run_ids))
-    return _described(tables, model_set, live_set(rows, plan, {}), rows, started)
+    if as_of is None:
+        return _fold(tables, model_set, [], releases.CHAMPION, None, {})
+    return _on_one_log(tables, model_set, lambda log: _fold(tables, model_set, log, releases.CHAMPION, as_of, {}))
 
 
 def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
@@ -143,8 +193,9 @@ def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
     Raises
     ------
     StateError
-        There is no finished run of this id.
+        There is no finished run of this id, or a clean has removed what nothing referred to.
     """
+    check_not_cleaned(tables, model_set, run_id)
     rows = _manifest_rows(tables, model_set, [run_id])
     if rows.empty and not tables.numbers(MANIFEST, model_set=model_set, owner=run_id):
         known = sorted(set(read_runs(tables, model_set)["run_id"].to_pylist()))
@@ -153,6 +204,18 @@ def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
     rows = rows.drop_duplicates("key_id").set_index("key_id")
     folded = rows[["model_run_id", "status"]].assign(newest_run_id=run_id, is_pinned=False).reset_index()
     return _described(tables, model_set, folded, rows.reset_index(), read_runs(tables, model_set))
+
+
+def check_not_cleaned(tables: Tables, model_set: str, run_id: str) -> None:
+    """Refuse a run of which a clean has removed rows: it must not be taken for the whole.
+
+    Raises
+    ------
+    StateError
+        It names the clean.
+    """
+    if why := cleaned_text(read_releases(tables, model_set), run_id):
+        raise StateError(f"model set {model_set}: {why}; `show` says what serves each key now, `train` trains anew")
 
 
 def _manifest_rows(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
@@ -175,7 +238,8 @@ def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.Da
     serving = started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string())))
     newest = sorted(set(keys["newest_run_id"].dropna()))
     published = started.filter(pc.is_in(started["run_id"], pa.array(newest, pa.string())))
-    return Live(keys, _run_features(serving), _key_kinds(serving if serving.num_rows else published))
+    kinds = _key_kinds(serving if serving.num_rows else published)
+    return Live(keys, _run_features(serving), kinds, _run_libraries(serving))
 
 
 def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
@@ -197,6 +261,14 @@ def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFr
 def _run_features(started: pa.Table) -> dict[str, dict[str, ColumnKind]]:
     pairs = zip(started["run_id"].to_pylist(), started["feature_kinds"].to_pylist(), strict=True)
     return {run_id: dict(kinds) for run_id, kinds in pairs}
+
+
+def _run_libraries(started: pa.Table) -> dict[str, tuple[Versions, tuple[str, ...]]]:
+    rows = started.select(["run_id", "versions", "spec"]).to_pylist()
+    return {
+        row["run_id"]: (dict(row["versions"] or ()), needed(json.loads(row["spec"] or "{}").get("estimator", {})))
+        for row in rows
+    }
 
 
 def _key_kinds(started: pa.Table) -> dict[str, KeyKind]:

@@ -67,9 +67,10 @@ def first_rows(store: pa.Table) -> pa.Table:
 
 
 def missing_keys(plan: pa.Table, store: pa.Table) -> list[str]:
-    """Return the ids of keys that the plan fits and the store has no row of."""
+    """Return the ids of keys that the plan fits and the store has no whole outcome of; parts are none."""
     fitted = plan.filter(pc.is_in(plan.column("decision"), pa.array(FITTED)))
-    is_there = pc.is_in(fitted.column("key_id"), store.column("key_id").combine_chunks())
+    whole = store.filter(pc.equal(store.column("part"), WHOLE))
+    is_there = pc.is_in(fitted.column("key_id"), whole.column("key_id").combine_chunks())
     return fitted.filter(pc.invert(is_there)).column("key_id").to_pylist()  # type: ignore[no-any-return]
 
 

@@ -27,7 +27,11 @@ _DISTRIBUTIONS = {
     "sklearn": ("scikit-learn", "scipy", "numpy", "pandas", "cloudpickle"),
     "xgboost": ("xgboost", "scipy", "numpy", "pandas"),
     "group_models": ("group-models", "xgboost", "scipy", "numpy", "pandas"),
+    "ensemble": ("group-models", "scipy", "numpy", "pandas"),
 }
+_OWN_DATA: dict[Flavor, str] = {"group_models": "model.ubj", "ensemble": "ensemble.zip"}
+"""Data files of the flavors that our loader reads."""
+
 # The same module under another distribution's name: `import mlflow`, `import xgboost`.
 _ALTERNATIVES = {"mlflow": "mlflow-skinny", "xgboost": "xgboost-cpu"}
 
@@ -53,7 +57,7 @@ def requirements(flavor: Flavor, extra: Sequence[str] = ()) -> tuple[str, ...]:
     for name in _DISTRIBUTIONS[flavor]:
         version = installed_version(name)
         pinned.append(f"{name}=={version}" if version else name)
-    return (*pinned, *extra)
+    return tuple(dict.fromkeys([*pinned, *extra]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +136,8 @@ def _flavors(flavor: Flavor) -> dict[str, Any]:
             "sklearn_version": installed_version("scikit-learn"),
         }
         return {"python_function": function | loader, "sklearn": native}
-    if flavor == "group_models":
-        return {"python_function": function | {"loader_module": LOADER_MODULE, "data": "model.ubj"}}
+    if flavor in _OWN_DATA:
+        return {"python_function": function | {"loader_module": LOADER_MODULE, "data": _OWN_DATA[flavor]}}
     native = {
         "code": None,
         "data": "model.ubj",

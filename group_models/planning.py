@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -38,7 +38,15 @@ class Costs:
     model_bytes: Predictor
 
 
-def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int, history: History | None = None) -> Plan:
+def plan_keys(
+    sizes: pa.Table,
+    spec: Spec,
+    costs: Costs,
+    *,
+    slots: int,
+    history: History | None = None,
+    why_not: str | None = None,
+) -> Plan:
     """Decide, pack and order: the plan of one run.
 
     Parameters
@@ -51,6 +59,8 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int, history:
         Tasks that run at the same time.
     history
         What earlier runs say: keys that may keep their model, and what the newest fits took.
+    why_not
+        With `oversize: distribute`, why oversize keys cannot be distributed here; they are salted then.
 
     Raises
     ------
@@ -61,46 +71,44 @@ def plan_keys(sizes: pa.Table, spec: Spec, costs: Costs, *, slots: int, history:
     """
     sizes = sizes.sort_by("key_id")
     history = history or History.none()
-    usable = sizes.column("usable_rows").to_numpy()
-    decision, reason, share = _decide(sizes, spec)
-    _keep_models(sizes, spec, history, decision, reason, share)
-    is_fitted = np.isin(decision, FITTED)
-    rows = np.ceil(usable * share).astype(np.int64)
+    decided = decide(sizes, spec, why_not)
+    _keep_models(sizes, spec, history, decided)
+    is_fitted = np.isin(decided.decision, FITTED)
+    rows = np.ceil(sizes.column("usable_rows").to_numpy() * decided.share / decided.n_parts).astype(np.int64)
+    part_bytes = np.ceil(sizes.column("bytes").to_numpy() * decided.share / decided.n_parts)
     slower, bigger = _cost_factors(sizes, spec, history, costs)
     seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
-    model_bytes = costs.model_bytes(rows, len(spec.features)) * bigger
-    loads = np.stack([np.ceil(sizes.column("bytes").to_numpy() * share), model_bytes], axis=1)[is_fitted]
-    limits = (float(spec.limits.max_unit_bytes), float(spec.limits.max_unit_model_bytes))
-    count = unit_count(seconds[is_fitted], slots=slots, wave_s=spec.compute.wave_s)
-    packed = pack(seconds[is_fitted], loads, limits, count)
-    unit, wave, index = order_units(packed, seconds[is_fitted], slots=slots, wave_s=spec.compute.wave_s)
+    model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)) * bigger, dtype=np.float64)
+    is_distributed = decided.decision == "distributed"
+    seconds[is_distributed] /= slots
+    is_packed = is_fitted & ~is_distributed
+    placed = _place_keys(
+        seconds[is_packed],
+        np.stack([part_bytes, model_bytes], axis=1)[is_packed],
+        decided.n_parts[is_packed],
+        spec,
+        slots=slots,
+    )
+    placed = _place_last(placed, is_distributed[is_fitted])
     columns = {
-        "decision": pa.array(decision, pa.string()),
-        "reason": pa.array(reason, pa.string()),
-        "unit": _spread(unit, is_fitted),
-        "wave": _spread(wave, is_fitted),
-        "key_index": _spread(index, is_fitted),
-        "n_parts": pa.array(np.ones(len(usable), np.int32), mask=~is_fitted),
-        "sample_share": pa.array(share, mask=decision != "sampled"),
-        "predicted_seconds": pa.array(seconds, mask=~is_fitted),
-        "predicted_model_bytes": pa.array(model_bytes.astype(np.float64), mask=~is_fitted),
+        "decision": pa.array(decided.decision, pa.string()),
+        "reason": pa.array(decided.reason, pa.string()),
+        **{name: _spread(values, is_fitted) for name, values in placed.items()},
+        "n_parts": pa.array(decided.n_parts.astype(np.int32), mask=~is_fitted),
+        "sample_share": pa.array(decided.share, mask=decided.share == 1.0),
+        "predicted_seconds": pa.array(seconds * decided.n_parts, mask=~is_fitted),
+        "predicted_model_bytes": pa.array(model_bytes * decided.n_parts, mask=~is_fitted),
     }
     for name, values in columns.items():
         sizes = sizes.append_column(PLAN.arrow_schema.field(name), values)
     return Plan(sizes.select([n for n in PLAN.names if n in sizes.column_names]), slots)
 
 
-def _keep_models(
-    sizes: pa.Table,
-    spec: Spec,
-    history: History,
-    decision: npt.NDArray[np.object_],
-    reason: npt.NDArray[np.object_],
-    share: Floats,
-) -> None:
-    kept = kept_models(sizes, decision, history, spec)
+def _keep_models(sizes: pa.Table, spec: Spec, history: History, decided: Decided) -> None:
+    kept = kept_models(sizes, decided.decision, history, spec)
     is_kept = kept.astype(np.bool_)
-    decision[is_kept], reason[is_kept], share[is_kept] = "unchanged", kept[is_kept], 1.0
+    decided.decision[is_kept], decided.reason[is_kept] = "unchanged", kept[is_kept]
+    decided.n_parts[is_kept], decided.share[is_kept] = 1, 1.0
 
 
 def _cost_factors(sizes: pa.Table, spec: Spec, history: History, costs: Costs) -> tuple[Floats, Floats]:
@@ -114,13 +122,71 @@ def _cost_factors(sizes: pa.Table, spec: Spec, history: History, costs: Costs) -
     )
 
 
-def _decide(sizes: pa.Table, spec: Spec) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_], Floats]:
-    """Return decision, reason and the share of rows kept, per key."""
+def _place_keys(seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, slots: int) -> dict[str, Ints]:
+    """Return unit, wave and place in the unit of each fitted key.
+
+    A salted key has consecutive units, one to a part and nothing else in them; its `unit` is the first.
+
+    Parameters
+    ----------
+    seconds, loads
+        Of one part of each key, shapes (keys,) and (keys, 2): data bytes and model bytes.
+    """
+    limits = (float(spec.limits.max_unit_bytes), float(spec.limits.max_unit_model_bytes))
+    owner = np.repeat(np.arange(len(n_parts)), n_parts)
+    is_part = (n_parts > 1)[owner]
+    count = unit_count(seconds[owner], slots=slots, wave_s=spec.compute.wave_s)
+    unit = np.empty(len(owner), dtype=np.int64)
+    unit[~is_part] = pack(seconds[owner][~is_part], loads[owner][~is_part], limits, count)
+    unit[is_part] = np.arange(int(is_part.sum())) + (unit[~is_part].max(initial=-1) + 1)
+    unit, wave, index = order_units(unit, seconds[owner], slots=slots, wave_s=spec.compute.wave_s)
+    first = np.concatenate([[0], np.cumsum(n_parts)[:-1]]).astype(np.int64) if len(n_parts) else owner
+    # The parts of a key are one wave's, the first part's; a wave that this leaves empty is none.
+    wave = np.unique(wave[first], return_inverse=True)[1].astype(np.int64) if len(first) else wave
+    return {"unit": unit[first], "wave": wave, "key_index": index[first]}
+
+
+def _place_last(placed: dict[str, Ints], is_distributed: npt.NDArray[np.bool_]) -> dict[str, Ints]:
+    """Return where all fitted keys are: each distributed one alone in a unit and a wave after all others."""
+    every = {name: np.zeros(len(is_distributed), dtype=np.int64) for name in placed}
+    count = np.arange(int(is_distributed.sum()))
+    for name, values in placed.items():
+        every[name][~is_distributed] = values
+    for name in ("unit", "wave"):
+        every[name][is_distributed] = count + (placed[name].max(initial=-1) + 1)
+    return every
+
+
+@dataclasses.dataclass(frozen=True)
+class Decided:
+    """What becomes of each key, before it has a unit: arrays of one value per key.
+
+    Attributes
+    ----------
+    n_parts
+        Parts that the key is trained in; 1 where it is not salted.
+    share
+        Share of its rows that is kept.
+    """
+
+    decision: npt.NDArray[np.object_]
+    reason: npt.NDArray[np.object_]
+    n_parts: Ints
+    share: Floats
+
+
+def decide(sizes: pa.Table, spec: Spec, why_not: str | None = None) -> Decided:
+    """Return what becomes of each key, in the order of the sizes; `why_not` as in `plan_keys`.
+
+    Raises
+    ------
+    DataError
+        `oversize: fail` and a key is oversize; the message names the keys.
+    """
     rows, usable = sizes.column("rows").to_numpy(), sizes.column("usable_rows").to_numpy()
-    nbytes = sizes.column("bytes").to_numpy()
     decision = np.full(len(rows), "whole", dtype=object)
     reason = np.full(len(rows), None, dtype=object)
-    share = np.ones(len(rows))
+    decided = Decided(decision, reason, np.ones(len(rows), dtype=np.int64), np.ones(len(rows)))
     limits = spec.limits
     is_small = usable < limits.min_rows
     decision[is_small] = "too_small"
@@ -130,19 +196,21 @@ def _decide(sizes: pa.Table, spec: Spec) -> tuple[npt.NDArray[np.object_], npt.N
     reason[has_no_target] = [f"none of {n} rows has a finite target" for n in rows[has_no_target]]
     is_gone = rows == 0
     decision[is_gone], reason[is_gone] = "vanished", "no rows in the data; it had a model before"
-    is_oversize = ~is_small & ((usable > limits.max_key_rows) | (nbytes > spec.max_key_bytes))
+    is_oversize = oversize_keys(sizes, spec)
     if is_oversize.any():
-        _decide_oversize(sizes, spec, is_oversize, decision, reason, share)
-    return decision, reason, share
+        _decide_oversize(sizes, spec, is_oversize, decided, why_not)
+    return decided
+
+
+def oversize_keys(sizes: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
+    """Return which keys are too large to be fitted whole."""
+    usable, nbytes = sizes.column("usable_rows").to_numpy(), sizes.column("bytes").to_numpy()
+    is_too_large = (usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes)
+    return np.asarray(is_too_large & (usable >= spec.limits.min_rows))
 
 
 def _decide_oversize(
-    sizes: pa.Table,
-    spec: Spec,
-    is_oversize: npt.NDArray[np.bool_],
-    decision: npt.NDArray[np.object_],
-    reason: npt.NDArray[np.object_],
-    share: Floats,
+    sizes: pa.Table, spec: Spec, is_oversize: npt.NDArray[np.bool_], decided: Decided, why_not: str | None
 ) -> None:
     usable = sizes.column("usable_rows").to_numpy()[is_oversize]
     nbytes = sizes.column("bytes").to_numpy()[is_oversize]
@@ -150,22 +218,59 @@ def _decide_oversize(
     if spec.oversize == "fail":
         raise DataError(_oversize_message(sizes.filter(pa.array(is_oversize)), said))
     if spec.oversize == "skip":
-        decision[is_oversize] = "too_big"
-        reason[is_oversize] = [f"{text}; oversize: skip" for text in said]
+        decided.decision[is_oversize] = "too_big"
+        decided.reason[is_oversize] = [f"{text}; oversize: skip" for text in said]
         return
-    wanted = np.minimum(spec.limits.max_key_rows, usable * (spec.max_key_bytes / nbytes))
-    share[is_oversize] = sample_share(usable, wanted)
-    decision[is_oversize] = "sampled"
-    reason[is_oversize] = [
-        f"{text}; a sample of {kept:.2%} is used" for text, kept in zip(said, share[is_oversize], strict=True)
-    ]
+    share = sample_share(usable, np.minimum(spec.limits.max_key_rows, usable * (spec.max_key_bytes / nbytes)))
+    if spec.oversize == "sample":
+        decided.decision[is_oversize] = "sampled"
+        decided.share[is_oversize] = share
+        used = [f"a sample of {kept:.2%} is used" for kept in share]
+    elif spec.oversize == "distribute" and why_not is None:
+        decided.decision[is_oversize] = "distributed"
+        used = ["trained over the whole cluster"] * len(share)
+    else:
+        parts = np.ceil(1 / share).astype(np.int64)
+        decided.decision[is_oversize] = "salted"
+        decided.n_parts[is_oversize] = parts
+        why = f", not distributed: {why_not}" if spec.oversize == "distribute" else ""
+        used = [f"trained in {n} parts{why}" for n in parts]
+    decided.reason[is_oversize] = [f"{text}; {how}" for text, how in zip(said, used, strict=True)]
+
+
+def thin_parts(plan: Plan, largest: Mapping[str, int], spec: Spec) -> Plan:
+    """Return the plan with the salted keys sampled of which a part stays too big, as identical rows stay together.
+
+    Parameters
+    ----------
+    largest
+        Key id to the rows of the key's largest part.
+    """
+    keys = plan.keys
+    found = np.array([largest.get(key_id, 0) for key_id in keys["key_id"].to_pylist()], dtype=np.int64)
+    usable, nbytes = keys["usable_rows"].to_numpy(), keys["bytes"].to_numpy()
+    wanted = np.minimum(spec.limits.max_key_rows, usable * (spec.max_key_bytes / np.maximum(nbytes, 1)))
+    is_thinned = found > wanted
+    if not is_thinned.any():
+        return plan
+    share, reason = np.ones(len(found)), keys["reason"].to_pylist()
+    share[is_thinned] = sample_share(found[is_thinned], wanted[is_thinned])
+    for place in np.flatnonzero(is_thinned).tolist():
+        said = f"identical rows stay in one part, the largest has {found[place]:,}"
+        reason[place] = f"{reason[place]}; {said}: a sample of {share[place]:.2%} is used"
+    before = keys["sample_share"].to_numpy(zero_copy_only=False)
+    shares = pa.array(np.where(is_thinned, share, before), from_pandas=True)
+    for name, values in (("sample_share", shares), ("reason", pa.array(reason, pa.string()))):
+        place = keys.column_names.index(name)
+        keys = keys.set_column(place, keys.schema.field(name), values)
+    return dataclasses.replace(plan, keys=keys)
 
 
 def sample_share(rows: Ints, wanted: Floats) -> Floats:
     """Return the share of rows to keep so that the kept ones almost surely stay under `wanted`.
 
     Each row is kept by its own hash, so the number kept is binomial: the share aims three standard deviations
-    lower, but never at less than half.
+    lower, but never at less than half. A salted key's parts are such samples too, and together all its rows.
     """
     return np.asarray(np.maximum(wanted - 3 * np.sqrt(wanted), wanted / 2) / rows)
 
@@ -182,7 +287,7 @@ def _oversize_message(oversize: pa.Table, said: list[str]) -> str:
     more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
     return (
         f"{len(keys)} oversize key(s), and the spec says `oversize: fail`: {named}{more}. Nothing was trained. "
-        "Say `oversize: sample` or `skip`, or raise limits.max_key_rows / max_key_bytes."
+        "Say `oversize: salt`, `sample` or `skip`, or raise limits.max_key_rows / max_key_bytes."
     )
 
 

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from group_models.keys import show_key
 from group_models.packing import makespan
-from group_models.tables import PLAN
+from group_models.skew import Skew
+from group_models.tables import PLAN, WHOLE
 from group_models.texts import counts_text, facts_html
 
-FITTED = ("whole", "sampled", "salted")
+FITTED = ("whole", "sampled", "salted", "distributed")
 """Decisions that lead to a fit; every other decision is the key's status."""
 
 _SKEW_WARNING = 4.0
@@ -42,6 +43,8 @@ class Plan:
         What tells a half-loaded source; empty for a plan that was read back.
     notes
         Sentences for people on what this plan does.
+    skew
+        How uneven it is; None of a plan that was read back.
     """
 
     keys: pa.Table
@@ -50,6 +53,7 @@ class Plan:
     holdout_from: dt.datetime | None = None
     source_stats: Mapping[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    skew: Skew | None = None
 
     @classmethod
     def of_rows(cls, rows: pa.Table, *, slots: int) -> Self:
@@ -80,11 +84,31 @@ class Plan:
         counts = pc.value_counts(self.keys.column("decision").combine_chunks()).to_pylist()
         return {c["values"]: c["counts"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))}
 
+    def parts(self) -> pa.Table:
+        """Return one row per part that is fitted, `WHOLE` keys included: what the keys' units do.
+
+        Columns `key_id, part, unit, wave, is_thinned, usable_rows, bytes, predicted_seconds,
+        predicted_model_bytes`; of a salted key, rows, bytes and seconds are those of the mean part.
+        """
+        fitted = self.keys.filter(pa.array(self.is_fitted))
+        n_parts = fitted["n_parts"].to_numpy().astype(np.int64)
+        owner = np.repeat(np.arange(len(n_parts)), n_parts)
+        place = np.arange(len(owner)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
+        columns = {name: fitted[name].take(pa.array(owner)) for name in ("key_id", "wave")}
+        columns["part"] = pa.array(np.where(n_parts[owner] > 1, place, WHOLE), pa.int32())
+        columns["unit"] = pa.array(fitted["unit"].to_numpy()[owner] + place, pa.int32())
+        is_sampled = fitted["sample_share"].is_valid().take(pa.array(owner))
+        columns["is_thinned"] = pc.and_(pc.greater_equal(columns["part"], 0), is_sampled)
+        for name in ("usable_rows", "bytes", "predicted_seconds", "predicted_model_bytes"):
+            columns[name] = pa.array((fitted[name].to_numpy() / n_parts)[owner])
+        return pa.table(columns)
+
     def units(self) -> pa.Table:
         """Return one row per unit, in the order they run: `unit, wave, keys, rows, bytes, predicted_seconds`."""
-        fitted = self.keys.filter(pa.array(self.is_fitted))
-        sums = fitted.group_by(["unit", "wave"]).aggregate(
-            [("key_id", "count"), ("usable_rows", "sum"), ("bytes", "sum"), ("predicted_seconds", "sum")]
+        sums = (
+            self.parts()
+            .group_by(["unit", "wave"])
+            .aggregate([("key_id", "count"), ("usable_rows", "sum"), ("bytes", "sum"), ("predicted_seconds", "sum")])
         )
         names = ["unit", "wave", "keys", "rows", "bytes", "predicted_seconds"]
         return sums.rename_columns(names).sort_by("unit")
@@ -97,8 +121,14 @@ class Plan:
 
     def units_of_wave(self, wave: int) -> list[int]:
         """Return the units of one wave, largest first."""
-        of_wave = self.keys.filter(pc.equal(self.keys.column("wave"), wave))
-        return sorted(pc.unique(of_wave.column("unit")).to_pylist())
+        parts = self.parts()
+        of_wave = parts.filter(pc.equal(parts["wave"], wave))
+        return sorted(pc.unique(of_wave["unit"]).to_pylist())
+
+    @property
+    def has_salted(self) -> bool:
+        """Whether parts become ensembles, in one more wave after the others."""
+        return bool((self.column("decision") == "salted").any())
 
     def __repr__(self) -> str:
         """Return the plan in one line."""
@@ -143,6 +173,7 @@ class Summary:
     unit_skew: float
     predicted_seconds: float
     ideal_seconds: float
+    skew: Skew | None = None
 
     def facts(self) -> dict[str, str]:
         """Return the plan as fact and text."""
@@ -160,6 +191,7 @@ class Summary:
             "largest unit": skew,
             "holdout": self.holdout,
             "predicted fit time": f"{self.predicted_seconds:,.1f} s, ideally {self.ideal_seconds:,.1f} s",
+            **(self.skew.facts() if self.skew else {}),
         }
 
 
@@ -187,4 +219,5 @@ def summarise(plan: Plan) -> Summary:
         unit_skew=float(seconds.max() / seconds.mean()) if units.num_rows else 0.0,
         predicted_seconds=sum(makespan(seconds[wave == w], plan.slots) for w in range(plan.waves)),
         ideal_seconds=float(seconds.sum() / plan.slots),
+        skew=plan.skew,
     )

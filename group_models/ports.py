@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -60,6 +61,16 @@ class Tables(Protocol):
         where: Where | None = None,
     ) -> SparkFrame:
         """Return the same rows as a Spark frame; nothing passes through the driver."""
+
+    def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:
+        """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken.
+
+        A reader sees each commit whole or what is left of it. A process that is killed meanwhile has lost nothing
+        that should stay; the same call again does what is missing.
+        """
+
+    def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:
+        """Remove what no reader sees and nobody has touched for so long; return how many such things there were."""
 
     def describe(self) -> str:
         """Return where the tables are, for people."""

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.adapters import spark_columns, spark_missing, spark_probe, spark_sizes, spark_source
+from group_models.adapters import (
+    spark_columns,
+    spark_distribute,
+    spark_missing,
+    spark_probe,
+    spark_sizes,
+    spark_source,
+)
 from group_models.adapters.spark_errors import failing
 from group_models.checking import features_of
 from group_models.errors import SpecError
@@ -19,12 +26,13 @@ from group_models.history import read_history
 from group_models.incremental import History, library_note
 from group_models.keys import KeyKind
 from group_models.live import Live, read_key_kinds, read_without_pins
-from group_models.planning import SIZES, Costs, plan_keys
+from group_models.planning import SIZES, Costs, oversize_keys, plan_keys, thin_parts
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registry import check_settings, make_family
 from group_models.scopes import Ask, Scope
 from group_models.scoping import find_scope
+from group_models.skew import describe_skew
 from group_models.source_checks import source_stats
 from group_models.spec import Spec
 from group_models.tables import moment, utc_now
@@ -116,13 +124,22 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     family = make_family(prepared.estimator, prepared.features)
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
-    plan = plan_keys(sizes, spec, costs, slots=slots, history=history)
+    why_not = _why_not_distributed(prepared, sizes, slots)
+
+    def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:
+        return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why_not)
+
+    def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
+        return plan_of(sizes.filter(pc.is_in(sizes["key_id"], key_ids)), other).keys
+
+    plan = _thinned(prepared, plan_of(sizes, spec))
     holdout_from = None if cutoff is None else moment(cutoff)
     return dataclasses.replace(
         plan,
         holdout=_holdout_words(spec, holdout_from),
         holdout_from=holdout_from,
         source_stats=stats,
+        skew=describe_skew(plan.keys, spec, slots=slots, replan=replan),
         notes=_notes(prepared.scope, plan, history),
     )
 
@@ -143,6 +160,23 @@ def _notes(scope: Scope, plan: Plan, history: History) -> tuple[str, ...]:
     if scope.keys is not None and (absent := len(scope.keys) - plan.keys.num_rows):
         notes.append(f"{absent:,} of {len(scope.keys):,} keys asked for are not in the data and have no model")
     return tuple(note for note in notes if note)
+
+
+def _why_not_distributed(prepared: Prepared, sizes: pa.Table, slots: int) -> str | None:
+    """Return why oversize keys cannot be distributed here, found out only where the spec asks and a key is oversize."""
+    if prepared.spec.oversize != "distribute" or not oversize_keys(sizes, prepared.spec).any():
+        return None
+    return spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
+
+
+def _thinned(prepared: Prepared, plan: Plan) -> Plan:
+    """Return the plan with those salted keys sampled whose rows are so alike that a part stays too big."""
+    if not plan.has_salted:
+        return plan
+    salted = plan.keys.filter(pc.equal(plan.keys["decision"], "salted")).select(["key_id", "key", "n_parts"])
+    with failing("measuring the parts of the salted keys"):
+        largest = spark_sizes.measure_largest_parts(prepared.rows(), salted, prepared.key_types, prepared.spec.seed)
+    return thin_parts(plan, largest, prepared.spec)
 
 
 def _measure_cutoff(prepared: Prepared) -> int | None:

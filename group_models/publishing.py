@@ -6,6 +6,7 @@ import getpass
 from collections.abc import Callable, Sequence
 
 from group_models import releases
+from group_models.cleans import check_kept, cleaned_text, kept_releases
 from group_models.errors import StateError
 from group_models.folding import publish_refusal
 from group_models.live import Alias, read_releases, read_runs
@@ -19,6 +20,10 @@ _TRIES = 50
 """Appends to the log that may lose the race for a place before we give up."""
 
 
+def _nothing_more(_: Sequence[Release]) -> None:
+    """Refuse nothing."""
+
+
 def publish(
     tables: Tables,
     model_set: str,
@@ -28,6 +33,7 @@ def publish(
     alias: Alias = "champion",
     force: bool = False,
     note: str | None = None,
+    check: Callable[[Sequence[Release]], None] = _nothing_more,
 ) -> Release:
     """Publish a run: from now on its decisions count for the alias.
 
@@ -35,6 +41,8 @@ def publish(
     ----------
     force
         Publish it also where too many of its keys failed, or where what it was trained against counts no longer.
+    check
+        Called with the log that the row will follow, to refuse by raising.
 
     Raises
     ------
@@ -42,16 +50,58 @@ def publish(
         The run has no complete manifest, too many of its keys failed, all its keys are decided by later runs, or
         what it was trained against no longer counts.
     """
-    counts = manifest_counts(tables, model_set, run_id)
-    if not force and (why := release_refusal(counts, limits)):
-        raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
 
     def act(log: Sequence[Release]) -> Act:
+        if why := cleaned_text(log, run_id):
+            raise StateError(f"run {run_id} is not published: {why}; train it again")
+        counts = manifest_counts(tables, model_set, run_id)
+        if not force and (why := release_refusal(counts, limits)):
+            raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
+        check(log)
         if why := log_refusal(tables, model_set, run_id, alias, log=log, force=force):
             raise StateError(f"run {run_id} is not published: {why}")
         return Act(model_set=model_set, alias=alias, action="publish", run_id=run_id, by=user(), note=note)
 
-    return _append(tables, model_set, act)
+    return append_act(tables, model_set, act)
+
+
+class _RefusedError(StateError):
+    """The release log speaks against what a run would do by itself."""
+
+
+def publish_unattended(
+    tables: Tables, model_set: str, run_id: str, *, limits: Limits
+) -> tuple[Release | None, str | None]:
+    """Publish to champion what was just trained, unless the log speaks against it or a rollback holds champion.
+
+    Returns
+    -------
+    tuple
+        The release and None, or None and why there is none. Whatever else goes wrong is raised: a log that cannot
+        be written is no refusal.
+    """
+
+    def check(log: Sequence[Release]) -> None:
+        said = [_hold_text(log, run_id), log_refusal(tables, model_set, run_id, log=log)]
+        if any(said):
+            raise _RefusedError("; besides, ".join(why for why in said if why))
+
+    try:
+        return publish(tables, model_set, run_id, limits=limits, check=check), None
+    except _RefusedError as refused:
+        return None, str(refused)
+
+
+def _hold_text(log: Sequence[Release], run_id: str) -> str | None:
+    held = releases.hold(log)
+    if held is None:
+        return None
+    who = f"{held.by or 'somebody'} brought champion back to release {held.target_release_id}"
+    note = f": {held.note}" if held.note else ""
+    return (
+        f"{who} ({held.action} {held.release_id} of {held.at:%Y-%m-%d %H:%M:%S} UTC{note}), and since then no run "
+        f"publishes itself. `group-models release publish SPEC --run-id {run_id}` publishes this one and ends that"
+    )
 
 
 def rollback(
@@ -73,15 +123,16 @@ def rollback(
     def act(log: Sequence[Release]) -> Act:
         to = target or _before_now(log, alias)
         releases.rollback_target(log, alias, to)
+        check_kept(log, [alias], to)
         return Act(model_set=model_set, alias=alias, action="rollback", target_release_id=to, by=user(), note=note)
 
-    return _append(tables, model_set, act)
+    return append_act(tables, model_set, act)
 
 
 def _before_now(log: Sequence[Release], alias: Alias) -> str:
     """Return the newest release of an alias at which fewer runs counted than now, and some did."""
     now = releases.counted(log, alias)
-    for release in reversed([r for r in log if r.alias == alias]):
+    for release in reversed(kept_releases(log, alias, len(log))):
         then = releases.counted(log, alias, release.release_id)
         if then and then < now:
             return release.release_id
@@ -98,16 +149,28 @@ def manifest_counts(tables: Tables, model_set: str, run_id: str) -> dict[str, in
     """
     where = {"model_set": [model_set], "run_id": [run_id]}
     statuses = tables.read(MANIFEST, columns=["key_id", "status"], where=where)
-    if not tables.numbers(MANIFEST, model_set=model_set, owner=run_id):
-        known = read_runs(tables, model_set).sort_by("at")["run_id"].to_pylist()
-        if run_id in known:
-            raise StateError(f"run {run_id} has no manifest yet; `train SPEC --run-id {run_id}` finishes it")
-        said = f"the newest are {', '.join(known[-5:])}" if known else "it has none"
-        raise StateError(f"model set {model_set} has no run {run_id!r} ({said})")
+    check_manifest(tables, model_set, run_id)
     planned = set(tables.read(PLAN, columns=["key_id"], where=where)["key_id"].to_pylist())
     if planned != set(statuses["key_id"].to_pylist()):
         raise StateError(f"run {run_id}: {len(planned)} keys in, {statuses.num_rows} other rows out; not released")
     return count_statuses(statuses)
+
+
+def check_manifest(tables: Tables, model_set: str, run_id: str) -> None:
+    """Refuse a run that is not there or has no manifest yet.
+
+    Raises
+    ------
+    StateError
+        It says which runs there are, or how to finish this one.
+    """
+    if tables.numbers(MANIFEST, model_set=model_set, owner=run_id):
+        return
+    known = read_runs(tables, model_set).sort_by("at")["run_id"].to_pylist()
+    if run_id in known:
+        raise StateError(f"run {run_id} has no manifest yet; `train SPEC --run-id {run_id}` finishes it")
+    said = f"the newest are {', '.join(known[-5:])}" if known else "it has none"
+    raise StateError(f"model set {model_set} has no run {run_id!r} ({said})")
 
 
 def log_refusal(
@@ -128,8 +191,13 @@ def log_refusal(
     return publish_refusal(log, runs, alias, run_id, rows, is_forced=force)
 
 
-def _append(tables: Tables, model_set: str, act: Callable[[Sequence[Release]], Act]) -> Release:
-    """Append one row to the log; `act` decides on the log that the row follows.
+def append_act(tables: Tables, model_set: str, act: Callable[[Sequence[Release]], Act]) -> Release:
+    """Append one row to the log; `act` decides on the log that the row follows."""
+    return append_acts(tables, model_set, lambda log: [act(log)])[0]
+
+
+def append_acts(tables: Tables, model_set: str, acts: Callable[[Sequence[Release]], Sequence[Act]]) -> list[Release]:
+    """Append rows to the log, all of them at once or none; `acts` decides on the log that they follow.
 
     Who loses the race for a place reads again, decides again and takes the next: so no act is decided on another
     log than it is appended to.
@@ -137,11 +205,14 @@ def _append(tables: Tables, model_set: str, act: Callable[[Sequence[Release]], A
     for _ in range(_TRIES):
         numbers = tables.numbers(RELEASE, model_set=model_set, owner=LOG_OWNER)
         log = read_releases(tables, model_set)
-        row = releases.next_release(log[-1] if log else None, act(log))
-        number = numbers[-1] + 1 if numbers else 0
-        if tables.append(RELEASE, RELEASE.rows([row.row()]), Commit(model_set, LOG_OWNER, number)):
-            return row
-    raise StateError(f"the release log of {model_set} changed {_TRIES} times while one row was added; try again")
+        newest, rows = log[-1] if log else None, []
+        for act in acts(log):
+            newest = releases.next_release(newest, act)
+            rows.append(newest)
+        commit = Commit(model_set, LOG_OWNER, numbers[-1] + 1 if numbers else 0)
+        if not rows or tables.append(RELEASE, RELEASE.rows([row.row() for row in rows]), commit):
+            return rows
+    raise StateError(f"the release log of {model_set} changed {_TRIES} times while a row was added; try again")
 
 
 def user() -> str:

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from group_models.errors import StateError
 from group_models.tables import utc_now
-from group_models.texts import facts_html
+from group_models.texts import facts_html, some_of
 
-Action: TypeAlias = Literal["publish", "rollback", "adopt", "pin", "unpin", "mirror"]
+Action: TypeAlias = Literal["publish", "rollback", "adopt", "pin", "unpin", "mirror", "clean"]
 
 AsOf: TypeAlias = str | dt.datetime | None
 """A moment of the log: a release id (that row included), a time (the rows up to it), None for now."""
@@ -28,6 +28,9 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 
 _RESTORING = ("rollback", "adopt")
+CHANGING = ("publish", *_RESTORING)
+"""Acts after which other runs count for an alias."""
+
 _SHOWN = 5
 
 
@@ -183,22 +186,54 @@ def pins(releases: Sequence[Release], alias: str, as_of: AsOf = None) -> dict[st
     return held
 
 
+def hold(releases: Sequence[Release], alias: str = CHAMPION) -> Release | None:
+    """Return the rollback or adopt of an alias since which nothing was published to it, or None.
+
+    Somebody took models back and has not let new ones through yet: until then no run publishes itself.
+    """
+    for release in sorted(releases, key=_moment, reverse=True):
+        if release.alias == alias and release.action in CHANGING:
+            return None if release.action == "publish" else release
+    return None
+
+
+def cleaned(releases: Sequence[Release]) -> dict[str, Release]:
+    """Return the runs of which a clean removed rows, each with the first clean that did."""
+    found: dict[str, Release] = {}
+    for release in sorted(releases, key=_moment):
+        if release.action == "clean" and release.run_id is not None:
+            found.setdefault(release.run_id, release)
+    return found
+
+
 def runs_to_read(releases: Sequence[Release], runs: Mapping[str, RunInfo], alias: str, as_of: AsOf = None) -> FoldPlan:
     """Return the runs whose manifest rows are enough for the live set of an alias.
-
-    The base is the full run that started last among those that count, provided that all that counted when it
-    started counts now: its rows repeat what came of that. Beside it stand the runs that count since then, and
-    of the older ones those that started after one of these and so win over it.
 
     Raises
     ------
     StateError
         A run that counts is not in the run table, or as for `counted`.
     """
-    now = counted(releases, alias, as_of)
+    return runs_to_fold(releases, runs, counted(releases, alias, as_of))
+
+
+def runs_to_fold(releases: Sequence[Release], runs: Mapping[str, RunInfo], now: frozenset[str]) -> FoldPlan:
+    """Return the runs whose manifest rows are enough for the live set where these runs count.
+
+    The base is the full run that started last among them, provided that all that counted when it started counts
+    now: its rows repeat what came of that. Beside it stand the runs that count since then, and of the older ones
+    those that started after one of these and so win over it. A run of which rows were cleaned repeats too little.
+
+    Raises
+    ------
+    StateError
+        A run that counts is not in the run table.
+    """
     order = [run.run_id for run in _by_start(runs, now)]
+    gone = cleaned(releases)
     for run_id in reversed(order):
-        before = base_counted(releases, runs[run_id]) if runs[run_id].is_full else None
+        is_whole = runs[run_id].is_full and run_id not in gone
+        before = base_counted(releases, runs[run_id]) if is_whole else None
         if before is not None and before <= now:
             first = min(order.index(new) for new in now - before | {run_id})
             return FoldPlan(run_id, tuple(order[first:]))
@@ -215,12 +250,6 @@ def newer_runs(releases: Sequence[Release], runs: Mapping[str, RunInfo], alias: 
     """
     order = [run.run_id for run in _by_start(runs, counted(releases, alias) | {run_id})]
     return tuple(order[order.index(run_id) + 1 :])
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Return the first few of many names as a message shows them."""
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown or "none"
 
 
 def _moment(release: Release) -> tuple[dt.datetime, str]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from group_models.keys import show_key
 from group_models.releases import Release
+from group_models.texts import some_of
 
 ROW_COLUMNS = ("key", "status", "serves", "model_run_id", "rows", "mae", "median's mae", "reason")
 
@@ -42,7 +43,7 @@ def _cells(row: Mapping[str, Any]) -> list[Any]:
     texts = [
         show_key(row["key"]),
         row["status"],
-        row["serves"],
+        f"{row['serves']}, pinned" if row.get("pinned_run_id") else row["serves"],
         row["model_run_id"] or "",
         f"{row['rows'] or 0:,}",
     ]
@@ -73,15 +74,46 @@ def row_facts(row: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def releases_table(log: Sequence[Release]) -> RichTable:
-    """Return a release log as a terminal table, oldest first."""
+def releases_table(log: Sequence[Release], keys: Mapping[str, str]) -> RichTable:
+    """Return a release log as a terminal table, oldest first; `keys` has the text of the key ids that are pinned."""
     table = RichTable(title=f"{len(log)} release(s)", title_justify="left", pad_edge=False)
-    columns = ("release_id", "alias", "action", "run_id", "target_release_id", "at", "by", "note")
-    for name in columns:
+    for name in ("release_id", "alias", "action", "of what", "at (UTC)", "by", "note"):
         table.add_column(name, overflow="fold")
-    for release in log:
-        row = release.row()
-        table.add_row(*[plain("" if row[name] is None else str(row[name])) for name in columns])
+    for rows in _acts(log):
+        row, what = rows[-1], some_of([_subject(each, keys) for each in rows])
+        at = f"{row.at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}"
+        texts = [row.release_id, row.alias, row.action, what, at, row.by or "", row.note or ""]
+        table.add_row(*[plain(text) for text in texts])
+    return table
+
+
+def _acts(log: Sequence[Release]) -> list[list[Release]]:
+    """Return the rows of a log act by act: a clean has one for each run."""
+    acts: list[list[Release]] = []
+    for row in log:
+        if row.action == "clean" and acts and acts[-1][-1].action == "clean":
+            acts[-1].append(row)
+        else:
+            acts.append([row])
+    return acts
+
+
+def _subject(release: Release, keys: Mapping[str, str]) -> str:
+    """Return what an act is about: a run, a release, or a key and where it is pinned."""
+    if release.action == "clean" and release.target_release_id:
+        return f"{release.alias} before release {release.target_release_id}"
+    key = keys.get(release.key_id or "", release.key_id)
+    parts = {"key": key, "run": release.run_id, "release": release.target_release_id}
+    return " to ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+
+
+def text_table(title: str, rows: Sequence[Mapping[str, str]]) -> RichTable:
+    """Return rows of text as a terminal table, a column for each name."""
+    table = RichTable(title=title, title_justify="left", pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*[plain(text) for text in row.values()])
     return table
 
 

@@ -60,8 +60,8 @@ class ScorePlan:
         One row per distinct key of the input: `k0.., key_id, key, rows, key_ix int, model_ix int, planned int`
         (the `SCORE_STATUSES` code of a row whose prediction works), and the `PROVENANCE` columns.
     models
-        One row per model that some row needs, in order of `model_ix`: `run_id, key_id, number, sha256, model_ix,
-        run_ix`; the digest is the manifest's.
+        One row per model that some row needs, in order of `model_ix`: `run_id, key_id, number, sha256, model_bytes,
+        model_ix, run_ix`; the digest is the manifest's.
     inputs
         Per run code, the features of the run's models.
     """
@@ -126,6 +126,7 @@ def _models(
             "key_id": pa.array(key_ids[is_stored], pa.string()),
             "number": pa.array(known["number"].to_numpy()[is_stored].astype(np.int64)),
             "sha256": pa.array(known["sha256"].to_numpy(dtype=object)[is_stored], pa.string()),
+            "model_bytes": pa.array(known["model_bytes"][is_stored].fillna(0).to_numpy(np.int64)),
             "model_ix": pa.array(np.arange(int(is_stored.sum())), pa.int32()),
             "run_ix": pa.array([code[r] for r in run[is_stored]], pa.int32()),
         }

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from group_models.artifacts import StoredModel, load_model
+from group_models.batched import LinearForm, predict_linear
 from group_models.estimators import one_thread
 from group_models.frames import ColumnKind
+from group_models.libraries import LoadNotes
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Codes: TypeAlias = npt.NDArray[np.int32]
@@ -81,7 +84,9 @@ class Router:
     _run: int = 0
     _stored: ModelRow | None = None
     _model: StoredModel | None = None
+    _form: LinearForm | None = None
     _is_loaded: bool = False
+    _notes: LoadNotes = dataclasses.field(default_factory=LoadNotes)
 
     def predict(self, batch: pd.DataFrame, features: list[str]) -> tuple[Floats, Codes]:
         """Return prediction and status code per row of a batch, model rows included (NaN and 0 there).
@@ -97,40 +102,91 @@ class Router:
         prediction = np.full(len(batch), np.nan)
         status = np.full(len(batch), SCORED, dtype=np.int32)
         ix, is_data = batch["model_ix"].to_numpy(), batch["is_data"].to_numpy()
-        frames: dict[int, pd.DataFrame] = {}
+        models = _model_rows(batch, is_data)
+        blocks = _Blocks(batch, features, self.inputs)
+        linear: list[tuple[slice, int, LinearForm]] = []
         edges = np.flatnonzero((np.diff(ix) != 0) | (np.diff(is_data.astype(np.int8)) != 0)) + 1
         for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(batch)], strict=True):
             if not is_data[start]:
-                self._take(batch.iloc[start])
+                self._take(int(ix[start]), *models[start])
             elif ix[start] != self._ix or self._stored is None:
                 status[start:end] = SCORED if ix[start] == NO_MODEL else MODEL_FAILED
+            elif (form := self._loaded_form()) is not None:
+                linear.append((slice(start, end), self._run, form))
             else:
-                if self._run not in frames:
-                    frames[self._run] = _input_frame(batch, features, self.inputs[self._run])
-                x = frames[self._run].iloc[start:end]
-                prediction[start:end], status[start:end] = predict_rows(self._loaded_model(), x)
+                x = blocks.frame(self._run).iloc[start:end]
+                prediction[start:end], status[start:end] = predict_rows(self._model, x)
+        _predict_linear(linear, blocks, prediction, status)
         return prediction, status
 
-    def _take(self, row: pd.Series[Any]) -> None:
-        self._ix, self._run, self._model = int(row["model_ix"]), int(row["run_ix"]), None
-        label = f"model {row['model_ix']} of run {row['run_ix']}"
-        self._stored = ModelRow(row["data"], row["data_file"], int(row["format"]), row["sha256"], label)
-        self._is_loaded = False
+    def _take(self, ix: int, run: int, stored: ModelRow) -> None:
+        self._ix, self._run, self._stored = ix, run, stored
+        self._model, self._form, self._is_loaded = None, None, False
 
-    def _loaded_model(self) -> StoredModel | None:
-        """Return the present model, loaded when its first row is there."""
+    def _loaded_form(self) -> LinearForm | None:
+        """Load the present model, when its first row is there, and return its linear form where it has one."""
         if not self._is_loaded and self._stored is not None:
-            self._model, self._is_loaded = _loaded(self._stored), True
+            self._model, self._is_loaded = _loaded(self._stored, self._notes), True
+            self._form = self._linear_form()
             self.loads += 1
-        return self._model
+        return self._form
+
+    def _linear_form(self) -> LinearForm | None:
+        form = None if self._model is None else LinearForm.of(self._model.native)
+        return form if form is not None and form.names == tuple(self.inputs[self._run].features) else None
 
 
-def _loaded(stored: ModelRow) -> StoredModel | None:
+def _model_rows(batch: pd.DataFrame, is_data: npt.NDArray[np.bool_]) -> dict[int, tuple[int, ModelRow]]:
+    """Return the run code and the model of each model row of a batch, by its place."""
+    places = np.flatnonzero(~is_data)
+    rows = batch.iloc[places]
+    columns = [rows[name].tolist() for name in ("model_ix", "run_ix", "data", "data_file", "format", "sha256")]
+    return {
+        place: (int(run), ModelRow(data, data_file, int(format_), sha256, f"model {ix} of run {run}"))
+        for place, ix, run, data, data_file, format_, sha256 in zip(places.tolist(), *columns, strict=True)
+    }
+
+
+@dataclasses.dataclass
+class _Blocks:
+    """The feature columns of one batch as the models of each run take them, made when the first one asks."""
+
+    batch: pd.DataFrame
+    features: list[str]
+    inputs: Mapping[int, Inputs]
+    _frames: dict[int, pd.DataFrame] = dataclasses.field(default_factory=dict)
+
+    def frame(self, run: int) -> pd.DataFrame:
+        """Return the features of a run's models under their own names; numbers only are one block."""
+        if run not in self._frames:
+            self._frames[run] = _input_frame(self.batch, self.features, self.inputs[run])
+        return self._frames[run]
+
+
+def _predict_linear(
+    segments: list[tuple[slice, int, LinearForm]], blocks: _Blocks, prediction: Floats, status: Codes
+) -> None:
+    """Predict the rows of all linear models of a batch at once, in place."""
+    for run in dict.fromkeys(run for _, run, _ in segments):
+        own = [(rows, form) for rows, of_run, form in segments if of_run == run]
+        places = np.concatenate([np.arange(rows.start, rows.stop) for rows, _ in own])
+        owner = np.repeat(np.arange(len(own)), [rows.stop - rows.start for rows, _ in own])
+        values = blocks.frame(run).to_numpy()[places]
+        prediction[places], status[places] = judged(predict_linear(values, [form for _, form in own], owner))
+
+
+def _loaded(stored: ModelRow, notes: LoadNotes) -> StoredModel | None:
     """Return the model, or None where it cannot be loaded: one broken model must not stop the others' rows."""
+    known = len(notes.first)
     try:
-        return stored.load()
+        with notes.reading(stored.label):
+            return stored.load()
     except Exception:  # noqa: BLE001 - whatever a stored model raises, its own rows are `model_failed`
         return None
+    finally:
+        # A worker cannot reach the driver but by rows: what is new goes to its log.
+        for said in notes.sentences()[known:]:
+            print(f"group-models: {said}", file=sys.stderr)  # noqa: T201
 
 
 def _input_frame(batch: pd.DataFrame, features: list[str], inputs: Inputs) -> pd.DataFrame:
@@ -150,6 +206,11 @@ def predict_rows(model: StoredModel | None, x: pd.DataFrame) -> tuple[Floats, Co
         prediction = None
     if prediction is None or prediction.shape != (len(x),):
         return np.full(len(x), np.nan), np.full(len(x), MODEL_FAILED, dtype=np.int32)
+    return judged(prediction)
+
+
+def judged(prediction: Floats) -> tuple[Floats, Codes]:
+    """Return predictions with NaN for those that are not finite, and the status code of each."""
     is_finite = np.isfinite(prediction)
     return np.where(is_finite, prediction, np.nan), np.where(is_finite, SCORED, BAD_INPUT).astype(np.int32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,10 +14,11 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.artifacts import StoredModel, load_model
-from group_models.errors import DataError
+from group_models.errors import DataError, LibraryWarning
 from group_models.estimators import one_thread
 from group_models.frames import check_columns, feature_frame, key_kind, key_values
 from group_models.keys import Key, key_id, key_text
+from group_models.libraries import LoadNotes, TrainedBy, check_libraries, installed
 from group_models.live import Live
 from group_models.ports import SparkFrame, Tables
 from group_models.resolving import (
@@ -79,6 +81,7 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
         counts = spark_score.count_keys(frame, ask.keys)
     plan = plan_scores(counts, live, now=utc_now(), max_age_days=ask.scoring.max_age_days)
     check_inputs(types, plan, live, keys=ask.keys)
+    compare_libraries(plan, live, ask.scoring)
     if ask.scoring.on_missing == "raise":
         check_missing(plan)
     runs = sorted(set(plan.models["run_id"].to_pylist()))
@@ -87,6 +90,19 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
     )
     request = Request(ask.keys, live.features(runs), passed, ask.prefix, slots)
     return spark_score.score_frame(frame, store, plan, request)
+
+
+def compare_libraries(plan: ScorePlan, live: Live, rules: Scoring) -> None:
+    """Say once, before anything is read, which models were trained with other libraries than are installed here.
+
+    Raises
+    ------
+    PlatformError
+        There are some, and the spec says `scoring: {on_library_change: refuse}`.
+    """
+    keys = Counter(plan.models["run_id"].to_pylist())
+    runs = [TrainedBy(run_id, *live.run_libraries.get(run_id, ({}, ())), keys[run_id]) for run_id in sorted(keys)]
+    check_libraries(runs, installed(), rules.on_library_change)
 
 
 def check_columns_once(columns: Sequence[str]) -> None:
@@ -140,6 +156,7 @@ def score_pandas(frame: pd.DataFrame, tables: Tables, model_set: str, live: Live
     )
     if ask.scoring.on_missing == "raise":
         check_missing(plan)
+    compare_libraries(plan, live, ask.scoring)
     prediction, status = _predict_frame(frame, tables, model_set, live, plan, codes)
     planned = plan.keys[PLANNED].to_numpy()[codes]
     final = np.where(status == SCORED, planned, status)
@@ -184,15 +201,20 @@ def _predict_frame(
     x = {run_id: feature_frame(frame, live.run_features[run_id]) for run_id in runs}
     order = np.argsort(model_ix, kind="stable")
     starts = np.searchsorted(model_ix[order], np.arange(plan.models.num_rows + 1))
+    notes = LoadNotes()
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for row, model in _fetched(tables, model_set, plan):
+        for row, model in _fetched(tables, model_set, plan, notes):
             rows = order[starts[row["model_ix"]] : starts[row["model_ix"] + 1]]
             prediction[rows], status[rows] = predict_rows(model, x[row["run_id"]].iloc[rows].reset_index(drop=True))
+    for said in notes.sentences():
+        warnings.warn(said, LibraryWarning, stacklevel=2)
     return prediction, np.where(model_ix == NO_MODEL, SCORED, status)
 
 
-def _fetched(tables: Tables, model_set: str, plan: ScorePlan) -> Iterator[tuple[dict[str, Any], StoredModel | None]]:
+def _fetched(
+    tables: Tables, model_set: str, plan: ScorePlan, notes: LoadNotes
+) -> Iterator[tuple[dict[str, Any], StoredModel | None]]:
     """Yield each model of the plan, read in chunks; None for one that cannot be loaded."""
     for start in range(0, plan.models.num_rows, _FETCH_KEYS):
         wanted = plan.models.slice(start, _FETCH_KEYS)
@@ -206,16 +228,17 @@ def _fetched(tables: Tables, model_set: str, plan: ScorePlan) -> Iterator[tuple[
         found = {(row["run_id"], row["key_id"], row["number"]): row for row in rows}
         for row in wanted.to_pylist():
             stored = found.get((row["run_id"], row["key_id"], row["number"]))
-            yield row, None if stored is None else _loaded({**stored, "sha256": row["sha256"]})
+            yield row, None if stored is None else _loaded({**stored, "sha256": row["sha256"]}, notes)
 
 
-def _loaded(row: Mapping[str, Any]) -> StoredModel | None:
+def _loaded(row: Mapping[str, Any], notes: LoadNotes) -> StoredModel | None:
     if row["data"] is None:
         return None
+    label = f"the model of key {row['key_id']} of run {row['run_id']}"
     try:
-        return load_model(
-            row["data"], format=row["format"], data_file=row["data_file"], sha256=row["sha256"],
-            what=f"the model of key {row['key_id']} of run {row['run_id']}",
-        )  # fmt: skip
+        with notes.reading(label):
+            return load_model(
+                row["data"], format=row["format"], data_file=row["data_file"], sha256=row["sha256"], what=label
+            )
     except Exception:  # noqa: BLE001 - whatever a stored model raises, its own rows are `model_failed`
         return None

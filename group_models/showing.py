@@ -19,13 +19,18 @@ _MAPS = ("key", "params", "metrics", "baseline_metrics")
 
 
 def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, Any]]:
-    """Return the newest published manifest row of each key, `serves` and `model_run_id` as the live set has them."""
-    known = live.keys[live.keys["newest_run_id"].notna()]
-    runs = sorted(set(known["newest_run_id"]))
-    rows = _without_doubles(_of_runs(tables, model_set, runs))
-    at = _index(rows).get_indexer(pd.MultiIndex.from_arrays([known["newest_run_id"], known.index]))
-    shown = rows.take(pa.array(at)) if len(at) else rows.slice(0, 0)
-    return [_as_live(row, model) for row, model in zip(_plain(shown), known["model_run_id"], strict=True)]
+    """Return the newest published manifest row of each key, `serves` and `model_run_id` as the live set has them.
+
+    `pinned_run_id` is added: the run that the key is pinned to, or None. A key that no published run knows has the
+    row of that run.
+    """
+    pinned = pd.Series(dict(live.pinned), dtype=object).reindex(live.keys.index)
+    newest = live.keys["newest_run_id"].where(live.keys["newest_run_id"].notna(), pinned)
+    rows = _without_doubles(_of_runs(tables, model_set, sorted(set(newest))))
+    at = _index(rows).get_indexer(pd.MultiIndex.from_arrays([newest, live.keys.index]))
+    shown = _plain(rows.take(pa.array(at)) if len(at) else rows.slice(0, 0))
+    serving = zip(live.keys["model_run_id"], [live.pinned.get(key_id) for key_id in live.keys.index], strict=True)
+    return [_as_live(row, *served) for row, served in zip(shown, serving, strict=True)]
 
 
 def run_rows(tables: Tables, model_set: str, run_id: str) -> list[dict[str, Any]]:
@@ -45,13 +50,14 @@ def _without_doubles(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(~_index(rows).duplicated()))
 
 
-def _as_live(row: dict[str, Any], model_run_id: Any) -> dict[str, Any]:
+def _as_live(row: dict[str, Any], model_run_id: Any, pinned_run_id: str | None) -> dict[str, Any]:
     has_model = not pd.isna(model_run_id)
     if not has_model:
         serves = "parent" if row["serves"] == "parent" else "none"
     else:
         serves = "new" if model_run_id == row["run_id"] else "previous"
-    return {**row, "serves": serves, "model_run_id": model_run_id if has_model else None}
+    live = {"serves": serves, "model_run_id": model_run_id if has_model else None, "pinned_run_id": pinned_run_id}
+    return {**row, **live}
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:
@@ -62,10 +68,11 @@ def _plain(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def failures(tables: Tables, model_set: str, run_id: str) -> dict[str, int]:
-    """Return a run's keys with an error, counted by stage and class of the exception, most first."""
+    """Return a run's keys with an error, counted by its class and its stage where that is known, most first."""
     where = {"model_set": [model_set], "run_id": [run_id]}
     rows = tables.read(MANIFEST, columns=["error_stage", "error_type"], where=where).to_pylist()
-    counts = Counter(f"{row['error_type']} in {row['error_stage']}" for row in rows if row["error_type"])
+    named = [(row["error_type"], row["error_stage"]) for row in rows if row["error_type"]]
+    counts = Counter(f"{kind} in {stage}" if stage else kind for kind, stage in named)
     return dict(counts.most_common())
 
 

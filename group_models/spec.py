@@ -53,6 +53,7 @@ def parse_bytes(value: Any) -> Any:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]
 
 
@@ -164,12 +165,13 @@ class RetrainWhen(_Model):
 
 
 class Scoring(_Model):
-    """How rows without a model of their own are treated, and from which age a model counts as too old."""
+    """How rows without a model are treated, from which age a model is too old, and what other libraries mean."""
 
     on_missing: Annotated[Literal["null", "parent", "raise"], BeforeValidator(lambda v: "null" if v is None else v)] = (
         "null"
     )
     max_age_days: float | None = Field(default=None, gt=0)
+    on_library_change: Literal["warn", "refuse"] = "warn"
 
 
 _DECIDE_A_FIT = (
@@ -198,7 +200,7 @@ class Spec(_Model):
     holdout: Holdout = Holdout()
     refit: bool = True
     limits: Limits = Limits()
-    oversize: Literal["salt", "sample", "distribute", "skip", "fail"] = "salt"
+    oversize: Oversize = "salt"
     isolation: Literal["auto", "always", "never"] = "auto"
     retrain_when: RetrainWhen = RetrainWhen()
     on_library_change: Literal["retrain", "keep", "refuse"] = "retrain"

@@ -16,7 +16,7 @@ from group_models.preparing import Prepared, make_plan
 from group_models.resuming import STARTED, Events, accept, append_event, check_same, data_changes, read_events
 from group_models.source_checks import keys_with_rows, source_mistakes, source_stats
 from group_models.tables import PLAN, utc_now
-from group_models.waves import Say
+from group_models.wave_jobs import Say
 
 
 def start(prepared: Prepared, run_id: str, say: Say, *, retrain_all: bool, accept_changes: bool) -> Plan:
@@ -58,6 +58,8 @@ def _new_plan(
     _check_source(prepared, run_id, plan, say, accept_changes=accept_changes)
     for note in plan.notes:
         say(note)
+    for warning in plan.skew.warnings if plan.skew else ():
+        say(f"warning: {warning}")
     prepared.tables.append(PLAN, plan.rows(model_set, run_id), Commit(model_set, run_id, 0))
     # Of two attempts at the same time the first one's plan counts.
     written = _read_plan(prepared, run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -15,6 +15,33 @@ def counts_text(counts: Mapping[str, int]) -> str:
     '1,200 trained, 2 failed'
     """
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that a person would choose.
+
+    Examples
+    --------
+    >>> duration_text(3.14), duration_text(754), duration_text(9000)
+    ('3.1 s', '12.6 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.1f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
+
+
+def some_of(names: Sequence[str], count: int = 5) -> str:
+    """Return the first few of many names as a message shows them.
+
+    Examples
+    --------
+    >>> some_of(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    >>> some_of([])
+    'none'
+    """
+    shown = ", ".join(names[:count])
+    return f"{shown} and {len(names) - count} more" if len(names) > count else shown or "none"
 
 
 def facts_html(title: str, facts: Mapping[str, str]) -> str:

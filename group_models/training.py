@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from group_models.adapters import spark_probe
-from group_models.live import read_without_pins
+from group_models.live import check_not_cleaned, read_without_pins
 from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
 from group_models.plans import Plan, summarise
 from group_models.ports import Commit, Tables
@@ -22,7 +22,9 @@ from group_models.spec import check_run_id, is_uri
 from group_models.starting import start, started_row, stats_of
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
-from group_models.waves import Say, train_waves
+from group_models.timing import Timing, read_timing
+from group_models.wave_jobs import Say
+from group_models.waves import train_waves
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -39,6 +41,8 @@ class Run:
         Why the run must not be published by itself, or None.
     is_repeated
         The run was finished before; nothing was trained now.
+    slots
+        Tasks that ran at the same time, where that is known.
     """
 
     model_set: str
@@ -49,25 +53,34 @@ class Run:
     refusal: str | None = None
     release_id: str | None = None
     is_repeated: bool = False
+    slots: int | None = None
 
     def facts(self) -> dict[str, str]:
         """Return the run as fact and text."""
         released = f"to champion as {self.release_id}" if self.release_id else f"no: {self.refusal or 'not asked to'}"
         seconds = ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items())
         again = {"repeated": "it was finished before; nothing was trained now"} if self.is_repeated else {}
+        timing = self.timing()
         return {
             **again,
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
             **self._failure_facts(),
             "released": released,
             "seconds": seconds,
+            **(timing.facts() if timing else {}),
             "tables": self.tables.describe(),
         }
 
     def as_dict(self) -> dict[str, Any]:
         """Return the run as plain values, for JSON."""
         names = ("model_set", "run_id", "counts", "seconds", "refusal", "release_id", "is_repeated")
-        return {**{name: getattr(self, name) for name in names}, "tables": self.tables.describe()}
+        timing = self.timing()
+        more = {"timing": timing.as_dict() if timing else None, "tables": self.tables.describe()}
+        return {**{name: getattr(self, name) for name in names}, **more}
+
+    def timing(self) -> Timing | None:
+        """Return how the time of the fits was spent, against the plan; None where nothing was fitted."""
+        return read_timing(self.tables, self.model_set, self.run_id, slots=self.slots)
 
     def _failure_facts(self) -> dict[str, str]:
         failed = self.failures()
@@ -150,6 +163,7 @@ def train_run(
     if events.finished:
         say(f"run {run_id} finished before: nothing is trained")
         return _told_again(prepared, run_id, events.finished)
+    check_not_cleaned(prepared.tables, prepared.spec.model_set, run_id)
     if (threads := prepared.spec.estimator.threads) > 1:
         say(f"each fit uses {threads} threads, beside the other tasks of its machine")
     clock = _Clock()
@@ -163,7 +177,7 @@ def train_run(
     with clock.phase("manifest"):
         counts = _write_manifest(prepared, plan, run_id)
     refusal = release_refusal(counts, prepared.spec.limits)
-    run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal)
+    run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal, slots=plan.slots)
     with clock.phase("release"):
         run = release(run)
     summary = summarise(plan)

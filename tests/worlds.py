@@ -292,12 +292,13 @@ def loop(
     with threadpoolctl.threadpool_limits(1):
         return {
             key: _fit(key, of_key, sample, is_holdout, refit=refit)
-            for key, of_key in _by_key(usable)
+            for key, of_key in by_key(usable)
             if len(of_key) >= MIN_ROWS
         }
 
 
-def _by_key(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+def by_key(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Yield each key and its rows."""
     for key, of_key in frame.groupby(list(KEYS), dropna=False, sort=False):
         yield tuple(None if pd.isna(value) else value for value in key), of_key
 
@@ -310,7 +311,7 @@ def _fit(
     held = np.zeros(len(rows), bool) if is_holdout is None else is_holdout.loc[rows["row_id"]].to_numpy()
     is_measured = bool(held.any()) and not held.all()
     fitted = ~held if is_measured else np.ones(len(rows), bool)
-    model, used = _first_fit(sample, x[fitted], y[fitted], seed)
+    model, used = first_fit(sample, x[fitted], y[fitted], seed)
     measured = baseline = None
     if is_measured:
         median = np.full(int(held.sum()), np.median(y[~held]))
@@ -322,7 +323,8 @@ def _fit(
     return Expected(model, used, int(held.sum()), measured, baseline)
 
 
-def _first_fit(sample: Sample, x: pd.DataFrame, y: np.ndarray, seed: int) -> tuple[Any, int]:
+def first_fit(sample: Sample, x: pd.DataFrame, y: np.ndarray, seed: int) -> tuple[Any, int]:
+    """Return the model of a first fit, and the rows that it was fitted on."""
     return sample.stop(x, y, seed) if sample.stop else (sample.make(seed).fit(x, y), len(x))
 
 
@@ -355,7 +357,7 @@ def predictions(frame: pd.DataFrame, models: Mapping[tuple[Any, ...], Expected],
     """Return the loop's prediction per `row_id`; NaN where a key has no model."""
     found = pd.Series(np.nan, index=frame["row_id"].to_numpy())
     with threadpoolctl.threadpool_limits(1):
-        for key, of_key in _by_key(frame):
+        for key, of_key in by_key(frame):
             if key in models:
                 found.loc[of_key["row_id"]] = models[key].model.predict(inputs(of_key, sample.features))
     return found

@@ -102,7 +102,7 @@ def _why_unknown(tables: Tables, address: ModelAddress) -> str:
     where = {"model_set": [address.model_set], "run_id": [address.run_id]}
     if tables.read(STORE, columns=["part"], where=where).num_rows:
         return "; the run tried no such key"
-    return "; it has no such run, or the run trained nothing"
+    return "; it has no such run, the run trained nothing, or `group-models clean` removed it"
 
 
 def _open_tables(model_set: str) -> Tables:

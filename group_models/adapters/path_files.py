@@ -87,6 +87,29 @@ def scan(spark: SparkSession, table: Table, folders: Sequence[Path], names: Sequ
     return frame.select(*names)
 
 
+def copy(table: Table, source: Path, target: Path, where: Where) -> None:
+    """Write the rows of a folder that match into a new one, a row group at a time.
+
+    Raises
+    ------
+    StateError
+        The folder cannot be written.
+    """
+    files = [str(file) for file in sorted(source.glob("part-*.parquet"))]
+    dataset = ds.dataset(files, schema=table.arrow_schema, format=_PARQUET, filesystem=_LOCAL)
+    scanner = dataset.scanner(filter=_condition(table, where), batch_size=64, batch_readahead=1, fragment_readahead=1)
+    with writing(target.parent):
+        target.mkdir()
+        with pq.ParquetWriter(str(target / "part-0.parquet"), table.arrow_schema, compression="zstd") as writer:
+            waiting: list[pa.RecordBatch] = []
+            for batch in scanner.to_batches():
+                waiting.append(batch)
+                if sum(each.nbytes for each in waiting) >= _ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(waiting))
+                    waiting = []
+            writer.write_table(pa.Table.from_batches(waiting, table.arrow_schema))
+
+
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Turn an error of the file system into one that says what to do."""

@@ -3,29 +3,31 @@
 One append is one folder, `<root>/<catalog>/<schema>/<table>/<model set>/<owner>/<number>`. Its files are
 written into a hidden folder of the attempt and become visible by one rename whose target must not exist. So a
 reader sees all rows of an append or none, of two writers of one number exactly one wins, and what a killed
-writer left behind stays hidden.
+writer left behind stays hidden. Of what `keep_only` does to such a folder see `path_commits`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import datetime as dt
 import os
 import re
 import shutil
-import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
-from group_models.adapters import path_files
+from group_models.adapters import path_commits, path_files
 from group_models.errors import SpecError, StateError
 from group_models.ports import LOG_OWNER, Commit, SparkFrame, SparkSession, Where
-from group_models.tables import Table
+from group_models.tables import TABLES, Table
 
-_ATTEMPT_PREFIX = ".attempt-"
-_NUMBER_WIDTH = 12
+T = TypeVar("T")
+
+_TRIES = 20
+"""Reads that may meet a `keep_only` before we give up: one is rare."""
 
 
 class PathTables:
@@ -67,22 +69,16 @@ class PathTables:
             A column that may not be null holds a null (Arrow rows).
         """
         owner = self._owner_folder(table, commit.model_set, commit.owner)
-        target = owner / f"{commit.number:0{_NUMBER_WIDTH}d}"
+        target = path_commits.commit_folder(owner, commit.number)
         with path_files.writing(target):
-            if target.exists():
+            if commit.number in path_commits.numbers(owner):
                 return False
             owner.mkdir(parents=True, exist_ok=True)
-        attempt = owner / f"{_ATTEMPT_PREFIX}{uuid.uuid4().hex}"
-        try:
-            path_files.write(table, rows, attempt)
-            with path_files.writing(target):
-                return _publish(attempt, target)
-        finally:
-            shutil.rmtree(attempt, ignore_errors=True)
+        return _publish(owner, target, lambda attempt: path_files.write(table, rows, attempt))
 
     def numbers(self, table: Table, *, model_set: str, owner: str) -> list[int]:
         """Return the numbers that an owner has committed, ascending."""
-        return sorted(int(folder.name) for folder in _numbered(self._owner_folder(table, model_set, owner)))
+        return path_commits.numbers(self._owner_folder(table, model_set, owner))
 
     def read(self, table: Table, *, columns: Sequence[str] | None = None, where: Where | None = None) -> pa.Table:
         """Return rows (the given columns, all by default) in the table's Arrow schema, in no order.
@@ -95,7 +91,7 @@ class PathTables:
             A file cannot be read; the message names it.
         """
         names = table.names if columns is None else tuple(columns)
-        return path_files.read(table, self._commits(table, where), names, where or {})
+        return self._steady(table, where, lambda folders: path_files.read(table, folders, names, where or {}))
 
     def scan(
         self,
@@ -107,7 +103,63 @@ class PathTables:
     ) -> SparkFrame:
         """Return the same rows as a Spark frame, of the commits that are there at the time of this call."""
         names = table.names if columns is None else tuple(columns)
-        return path_files.scan(spark, table, self._commits(table, where), names, where or {})
+        return self._steady(table, where, lambda folders: path_files.scan(spark, table, folders, names, where or {}))
+
+    def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:
+        """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken.
+
+        Each commit changes at once. The files of a commit of which rows stay are there until `sweep`, for jobs that
+        have begun to read them.
+
+        Raises
+        ------
+        StateError
+            The folder cannot be written.
+        """
+        for name, kept in keys.items():
+            owner = self._owner_folder(table, model_set, name)
+            with path_files.writing(owner):
+                for folder in path_commits.current_folders(owner):
+                    _keep_of_commit(table, folder, kept)
+
+    def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:
+        """Remove what nobody reads or writes any more: of killed writers, and what `keep_only` has replaced.
+
+        Parameters
+        ----------
+        idle
+            How long nothing must have happened to it.
+
+        Returns
+        -------
+        int
+            How many folders.
+        """
+        found = [
+            folder
+            for table in TABLES
+            for of_model_set in _children(self._folder / table.name, [model_set])
+            for owner in _children(of_model_set, None)
+            for folder in path_commits.leftovers(owner, idle_s=idle.total_seconds())
+        ]
+        for folder in found:
+            with path_files.writing(folder):
+                path_commits.remove(folder)
+        return len(found)
+
+    def _steady(self, table: Table, where: Where | None, read: Callable[[list[Path]], T]) -> T:
+        """Read from the folders of the commits; again where one of them went meanwhile."""
+        for _ in range(_TRIES):
+            folders = self._commits(table, where)
+            try:
+                result = read(folders)
+            except StateError:
+                if set(folders) <= set(self._commits(table, where)):
+                    raise
+                continue
+            if set(folders) <= set(self._commits(table, where)):
+                return result
+        raise StateError(f"table {table.name} changed {_TRIES} times while it was read; try again")
 
     def _owner_folder(self, table: Table, model_set: str, owner: str) -> Path:
         return self._folder / table.name / _folder_name(model_set) / _folder_name(owner)
@@ -121,7 +173,7 @@ class PathTables:
                 number
                 for model_set in _children(self._folder / table.name, wanted.get("model_set"))
                 for owner in _children(model_set, owners)
-                for number in _numbered(owner)
+                for number in path_commits.current_folders(owner)
             ]
         except OSError as error:
             raise StateError(f"table {table.name} cannot be read: {error}") from error
@@ -152,20 +204,26 @@ def _children(folder: Path, names: Collection[str | int | None] | None) -> list[
     return [folder / name for name in found]
 
 
-def _numbered(owner: Path) -> list[Path]:
-    return [folder for folder in _children(owner, None) if re.fullmatch("[0-9]+", folder.name)]
-
-
-def _publish(attempt: Path, target: Path) -> bool:
-    """Rename the attempt to its number; False where the number was taken first.
-
-    A rename onto a folder that is not empty fails. The target is never made beforehand: onto an empty folder
-    every rename succeeds.
-    """
+def _publish(owner: Path, target: Path, write: Callable[[Path], None]) -> bool:
+    """Write a folder and make it visible; False where its place was taken first."""
+    attempt = path_commits.new_attempt(owner)
     try:
-        attempt.rename(target)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return False
-        raise
-    return True
+        write(attempt)
+        with path_files.writing(target):
+            return path_commits.publish(attempt, target)
+    finally:
+        shutil.rmtree(attempt, ignore_errors=True)
+
+
+def _keep_of_commit(table: Table, folder: Path, kept: Collection[str]) -> None:
+    """Leave of one commit only the rows of these keys."""
+    found = path_files.read(table, [folder], ["key_id"], {})["key_id"].to_pylist()
+    stay = sum(key_id in kept for key_id in found)
+    if stay == len(found):
+        return
+    if not stay:
+        path_commits.empty(folder)
+        return
+    where: Where = {"key_id": kept}
+    # Where another clean was faster its rows count; what stays beside them is for the next one.
+    _publish(folder.parent, path_commits.next_generation(folder), lambda a: path_files.copy(table, folder, a, where))

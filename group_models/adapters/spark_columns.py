@@ -10,8 +10,10 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_models.frames import ColumnKind, Roles
 from group_models.keys import KEY_ID_LENGTH, KeyKind, key_tag
@@ -22,6 +24,7 @@ NO_TIME = -(2**63)
 """Time of a row whose time is null: before all others, so such rows are ordered first and never held out."""
 
 _SHARE_STEPS = 2**31 - 1
+_UPLOAD_ROWS = 200_000
 
 
 def named(name: str) -> Column:
@@ -97,6 +100,18 @@ def is_chosen(purpose: str, seed: int, share: Column | float) -> Column:
     return F.pmod(again, F.lit(_SHARE_STEPS)) < chosen * F.lit(float(_SHARE_STEPS))
 
 
+def copies_kept(seed: int, copies: Column, share: Column) -> Column:
+    """Return how many of a row's copies are in a share of the rows: the share of them, one more or less by its hash."""
+    again = F.xxhash64(F.col(HASH), F.lit("sample"), F.lit(seed))
+    fraction = F.pmod(again, F.lit(_SHARE_STEPS)) / F.lit(float(_SHARE_STEPS))
+    return F.floor(copies * share + fraction).cast("int")
+
+
+def part_of(purpose: str, seed: int, count: Column) -> Column:
+    """Return which of `count` parts a row is in for a purpose, from 0; identical rows are in one part."""
+    return F.pmod(F.xxhash64(F.col(HASH), F.lit(purpose), F.lit(seed)), count).cast("int")
+
+
 def is_usable() -> Column:
     """Return whether a row has a finite target."""
     return F.col(TARGET).isNotNull() & ~F.isnan(TARGET) & (F.abs(F.col(TARGET)) < F.lit(float("inf")))
@@ -130,3 +145,14 @@ def typed_keys(types: Mapping[str, str]) -> list[Column]:
 def same_key(left: DataFrame, right: DataFrame, count: int) -> Column:
     """Return the null-safe join condition on the key columns of two frames."""
     return functools.reduce(operator.and_, [left[k].eqNullSafe(right[k]) for k in key_names(count)])
+
+
+def upload(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Return an Arrow table as a frame, uploaded in chunks: one large local relation fails on Connect."""
+    if not table.num_rows:
+        # Connect takes no schema from an empty Arrow table (seen in Spark 4.2).
+        return spark.createDataFrame([], from_arrow_schema(table.schema))
+    pieces = [
+        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS)) for start in range(0, table.num_rows, _UPLOAD_ROWS)
+    ]
+    return functools.reduce(DataFrame.unionAll, pieces)

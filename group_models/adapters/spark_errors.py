@@ -30,6 +30,21 @@ def cause(error: BaseException) -> str:
     return raised[-1] if raised else caused[-1] if caused else first_line(error)
 
 
+_DEAD = re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure")
+"""What Spark 4.0 to 4.2 say of a dead worker or executor. An EOFException alone can be a source cut off."""
+
+
+def is_dead_worker(error: BaseException) -> bool:
+    """Return whether a query failed since a Python worker or an executor died, and not of what one raised."""
+    text = str(error)
+    return _DEAD.search(text) is not None and not any(_RAISED.match(line.strip()) for line in text.splitlines())
+
+
+def is_childless(error: BaseException) -> bool:
+    """Return whether a query failed since its workers could make no child process."""
+    return "NoChildError: " in str(error)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, without Spark's query plan."""
     lines = str(error).strip().splitlines() or [type(error).__name__]

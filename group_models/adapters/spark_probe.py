@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,23 +12,16 @@ from pyspark.sql import SparkSession
 
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.errors import PlatformError, SpecError
+from group_models.libraries import installed, minor
 from group_models.objects import resolve
 
-_LIBRARIES = ("numpy", "pandas", "scikit-learn", "xgboost", "xgboost-cpu", "cloudpickle", "group-models")
 _EXACT = ("group-models",)
 _MOST_ASKED = 1000
 """Rows of the question; a session spreads them over its slots."""
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that decide a fit, absent ones left out."""
-    found = {"python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            found[name.removesuffix("-cpu")] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+versions = installed
+"""The versions of Python and of the libraries that decide a fit, as workers and driver each have them."""
 
 
 def check_workers(spark: SparkSession, paths: Sequence[str], dotted: str | None = None) -> None:
@@ -81,7 +72,7 @@ def version_mistakes(driver: dict[str, str], worker: dict[str, str]) -> list[str
 
 
 def _compared(name: str, version: str) -> str:
-    return version if name in _EXACT else ".".join(version.split(".")[:2])
+    return version if name in _EXACT else minor(version)
 
 
 def _ask(spark: SparkSession, paths: Sequence[str], dotted: str | None) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_models.adapters import crossings
 from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_train import placed_units
 from group_models.frames import key_kind
 from group_models.packing import pack
@@ -27,12 +26,18 @@ from group_models.tables import WHOLE
 
 MODEL_IX, KEY_IX, IS_DATA, RUN_IX, UNITS = "model_ix", "key_ix", "is_data", "run_ix", "units"
 _MODEL = ("format", "data_file", "sha256", "data")
-_UPLOAD_ROWS = 200_000
 _MAX_CROSSING = 8
 """Passed columns up to which `mapInPandas` takes them along; wider input stays in the JVM."""
 
 _ROW_SECONDS, _LOAD_SECONDS = 1.5e-6, 1e-3
 """Rough costs of a row and of a model, for balancing units only."""
+
+MAX_UNIT_MODEL_BYTES = 256 * 2**20
+"""Bytes of all models of a unit, unless a single one is larger.
+
+Spark bounds a batch by rows (10,000), and by bytes only since 4.1 (`spark.sql.execution.arrow.maxBytesPerBatch`). So
+before, and wherever that is raised, a batch of a few rows per model could hold any number of models at once.
+"""
 
 _UNITS_PER_SLOT = 4
 _MIN_SALT_ROWS = 20_000
@@ -104,10 +109,17 @@ def _assign_units(spark: SparkSession, plan: ScorePlan, slots: int) -> _Units:
     fair = max(float(seconds.sum()) / aimed, _MIN_SALT_ROWS * _ROW_SECONDS)
     salts = np.minimum(np.ceil(seconds / fair), aimed).astype(np.int64)
     owner = np.repeat(np.arange(len(rows)), salts)
-    unit = pack((seconds / salts)[owner], np.zeros((len(owner), 0)), (), aimed)
+    unit = pack((seconds / salts)[owner], _model_bytes(plan)[owner, None], (float(MAX_UNIT_MODEL_BYTES),), aimed)
     count = int(unit.max()) + 1 if len(unit) else 1
     placed = placed_units(spark, count)
     return _Units(count, np.concatenate([[0], np.cumsum(salts)]), placed[unit])
+
+
+def _model_bytes(plan: ScorePlan) -> npt.NDArray[np.float64]:
+    """Return the bytes of the model that each key of the plan needs, 0 where none."""
+    ix = plan.keys[MODEL_IX].to_numpy()
+    sizes = np.append(plan.models["model_bytes"].to_numpy(), 0).astype(np.float64)
+    return np.asarray(np.where(ix == NO_MODEL, 0.0, sizes[ix]))
 
 
 def _data_rows(
@@ -130,8 +142,18 @@ def _data_rows(
         F.coalesce(KEY_IX, F.lit(NO_KEY)).alias(KEY_IX),
         F.coalesce(MODEL_IX, F.lit(NO_MODEL)).alias(MODEL_IX),
         F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
-        *names.values(),
+        F.lit(0).alias(RUN_IX),
+        F.lit(0).alias("format"),
+        *[_left_behind(name, p, request.keys) for name, p in names.items()],
     )
+
+
+def _left_behind(name: str, short: str, keys: Sequence[str]) -> Column:
+    """Return a column to take along; a key column only of rows whose key is not in the plan.
+
+    The others' keys come back from the plan, so that texts are neither shuffled nor taken through Python.
+    """
+    return F.when(F.isnull(KEY_IX), F.col(short)).alias(short) if name in keys else F.col(short)
 
 
 def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
@@ -140,11 +162,19 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
     pairs = np.unique(np.stack([model_ix, units.values], axis=1), axis=0)
     pairs = pairs[pairs[:, 0] != NO_MODEL]
     wanted = plan.models.take(pa.array(np.searchsorted(plan.models[MODEL_IX].to_numpy(), pairs[:, 0])))
-    wanted = wanted.append_column(sc.UNIT, pa.array(pairs[:, 1], pa.int32()))
+    wanted = wanted.drop_columns("model_bytes").append_column(sc.UNIT, pa.array(pairs[:, 1], pa.int32()))
     wanted_frame = F.broadcast(upload(store.sparkSession, wanted))
     models = store.where(F.col("part") == WHOLE).drop("sha256")
     found = models.join(wanted_frame, ["run_id", "key_id", "number"])
-    return found.select(sc.UNIT, MODEL_IX, RUN_IX, F.lit(False).alias(IS_DATA), *_MODEL)  # noqa: FBT003 - a literal column
+    # Whole numbers cross to pandas without nulls: of a column with one, pandas makes a slow nullable array.
+    return found.select(
+        sc.UNIT,
+        F.lit(NO_KEY).alias(KEY_IX),
+        MODEL_IX,
+        RUN_IX,
+        F.lit(False).alias(IS_DATA),  # noqa: FBT003 - a literal column
+        *_MODEL,
+    )
 
 
 def _through_pandas(
@@ -199,7 +229,8 @@ def _beside_pandas(
 def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str, str], request: Request) -> DataFrame:
     """Join what is known of each key, and name the columns as asked."""
     own = [KEY_IX, PLANNED, *PROVENANCE]
-    known = upload(predicted.sparkSession, plan.keys.select(own))
+    keys = sc.key_names(len(request.keys))
+    known = upload(predicted.sparkSession, plan.keys.select([*own, *keys]))
     joined = predicted.join(F.broadcast(known), KEY_IX, "left")
     planned = F.coalesce(F.col(PLANNED), F.lit(SCORE_STATUSES.index("unseen_key")))
     code = F.when(F.col(STATUS) == SCORED, planned).otherwise(F.col(STATUS))
@@ -207,15 +238,10 @@ def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str
     prediction = F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))
     values = [prediction, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
     outputs = [value.alias(request.prefix + name) for value, name in zip(values, OUTPUTS, strict=True)]
-    return joined.select(*[F.col(p).alias(n) for p, n in zip(carried, request.passed, strict=True)], *outputs)
-
-
-def upload(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Return an Arrow table as a frame, uploaded in chunks: one large local relation fails on Connect."""
-    if not table.num_rows:
-        # Connect takes no schema from an empty Arrow table (seen in Spark 4.2).
-        return spark.createDataFrame([], from_arrow_schema(table.schema))
-    pieces = [
-        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS)) for start in range(0, table.num_rows, _UPLOAD_ROWS)
-    ]
-    return functools.reduce(DataFrame.unionAll, pieces)
+    key_of = dict(zip(request.keys, keys, strict=True))
+    passed = [
+        F.when(F.col(KEY_IX) == NO_KEY, F.col(p)).otherwise(F.col(key_of[name]).cast(carried[p])) if name in key_of
+        else F.col(p)
+        for p, name in zip(carried, request.passed, strict=True)
+    ]  # fmt: skip
+    return joined.select(*[column.alias(n) for column, n in zip(passed, request.passed, strict=True)], *outputs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_columns import upload
 from group_models.evaluation import holdout_cutoff
 from group_models.frames import Roles
 from group_models.keys import level_name
@@ -69,6 +72,24 @@ def _aggregates(roles: Roles) -> list[Column]:
         F.timestamp_micros(F.min(time.cast("bigint"))).alias("train_from"),
         F.timestamp_micros(F.max(time.cast("bigint"))).alias("train_to"),
     ]
+
+
+def measure_largest_parts(rows: DataFrame, salted: pa.Table, key_types: Mapping[str, str], seed: int) -> dict[str, int]:
+    """Return, by key id, the rows of the largest part of each salted key: identical rows are all in one.
+
+    Parameters
+    ----------
+    rows
+        The source as `spark_columns.fit_columns` gives it.
+    salted
+        Rows of a plan: `key_id, key, n_parts`.
+    """
+    keys = upload(rows.sparkSession, salted).select("key_id", "n_parts", *sc.typed_keys(key_types))
+    usable = rows.where(sc.is_usable())
+    joined = usable.join(F.broadcast(keys), sc.same_key(usable, keys, len(key_types)))
+    part = sc.part_of("salt", seed, F.col("n_parts"))
+    counts = joined.groupBy("key_id", part.alias("part")).count().groupBy("key_id").agg(F.max("count").alias("rows"))
+    return {row["key_id"]: row["rows"] for row in counts.toArrow().to_pylist()}
 
 
 def measure_cutoff(rows: DataFrame, share: float) -> int | None:

@@ -15,9 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from group_models.adapters.spark_columns import named
+from group_models.adapters.spark_columns import named, upload
 from group_models.adapters.spark_errors import first_line
-from group_models.adapters.spark_score import upload
 from group_models.errors import DataError, SpecError
 from group_models.objects import resolve
 from group_models.scopes import Scope

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,33 +17,38 @@ from group_models.adapters import spark_columns as sc
 from group_models.fitting import RESULT, FitSettings, fit_unit
 from group_models.frames import Roles
 from group_models.packing import place
-from group_models.plans import FITTED
-from group_models.tables import STORE
+from group_models.tables import STORE, WHOLE
 
-KEY_ID, KEY, PLAN_UNIT = "key_id", "key", "plan_unit"
+KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS = "key_id", "key", "plan_unit", "part", "n_parts"
 _CANDIDATES_PER_PARTITION = 30
 _FILE_BYTES = 128 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Wave:
-    """One wave: its number in the plan, the commit number, and its units, largest first."""
+    """One wave: its number in the plan, the commit number, and its units, largest first.
+
+    `has_copies`: some of its salted keys are thinned, for they have many identical rows.
+    """
 
     number: int
     commit: int
     attempt: int
     units: tuple[int, ...]
     model_bytes: float
+    has_copies: bool = False
 
 
 def train_wave(
     rows: DataFrame,
     plan: DataFrame,
+    done: DataFrame,
     wave: Wave,
     *,
     roles: Roles,
     key_types: Mapping[str, str],
     settings: FitSettings,
+    may_isolate: bool = False,
 ) -> DataFrame:
     """Return the store rows of a wave, lazily: write them once and read them back.
 
@@ -50,9 +57,14 @@ def train_wave(
     rows
         The source as `spark_columns.fit_columns` gives it.
     plan
-        Rows of the plan table to train in this wave: `key_id, key, unit, key_index, decision, sample_share`.
+        The fitted keys of this wave, as rows of the plan table: columns `PLANNED`.
+    done
+        Rows of the store that the run has: `key_id, part`; those are left out.
     key_types
         Spark types of the key columns in the source.
+    may_isolate
+        A unit that Spark tries again, since its first task died, is fitted in child processes: the key that killed
+        the first worker would kill the next three, and then the job.
 
     Notes
     -----
@@ -60,29 +72,37 @@ def train_wave(
     `repartition(n, column)` is not coalesced by AQE and is reused by the grouping, so there is one exchange
     (seen in Spark 4.0 to 4.2, classic and Connect).
     """
-    assigned = _assigned(plan, wave, key_types)
+    assigned = _assigned(plan, done, wave, key_types)
     count = len(wave.units)
-    unit_rows = _data_rows(rows, assigned, roles, settings).unionByName(_key_rows(assigned), allowMissingColumns=True)
+    data_rows = _data_rows(rows, assigned, wave, roles, settings)
+    unit_rows = data_rows.unionByName(_key_rows(assigned), allowMissingColumns=True)
 
     def fit(frame: pd.DataFrame) -> pd.DataFrame:
         # One parameter and no default: Spark would take a second one for (key, frame).
-        return _fit(frame, settings)
+        is_isolated = settings.is_isolated or (may_isolate and _is_retry())
+        return _fit(frame, dataclasses.replace(settings, is_isolated=is_isolated))
 
     fitted = (
         unit_rows.repartition(count, sc.UNIT).groupBy(sc.UNIT).applyInPandas(fit, schema=STORE.spark_schema(RESULT))
     )
+    files = max(1, int(wave.model_bytes // _FILE_BYTES))
+    return store_rows(fitted, settings, wave=wave.number, number=wave.commit, attempt=wave.attempt).repartition(files)
+
+
+def store_rows(fitted: DataFrame, settings: FitSettings, *, wave: int, number: int, attempt: int) -> DataFrame:
+    """Return what units returned (columns `RESULT`) as rows of the store."""
     return fitted.select(
         F.lit(settings.model_set).alias("model_set"),
         F.lit(settings.run_id).alias("run_id"),
-        F.lit(wave.number).cast("int").alias("wave"),
-        F.lit(wave.commit).cast("bigint").alias("number"),
-        F.lit(wave.attempt).cast("int").alias("attempt"),
+        F.lit(wave).cast("int").alias("wave"),
+        F.lit(number).cast("bigint").alias("number"),
+        F.lit(attempt).cast("int").alias("attempt"),
         *RESULT,
-    ).repartition(max(1, int(wave.model_bytes // _FILE_BYTES)))
+    )
 
 
-def _assigned(plan: DataFrame, wave: Wave, key_types: Mapping[str, str]) -> DataFrame:
-    """Return one row per key of the wave: typed keys, the placed unit, and what the key's rows must know."""
+def _assigned(plan: DataFrame, done: DataFrame, wave: Wave, key_types: Mapping[str, str]) -> DataFrame:
+    """Return one row per key, or part of one, to train: typed keys, the placed unit, and what its rows must know."""
     spark = plan.sparkSession
     placed = spark.createDataFrame(
         pa.table(
@@ -92,9 +112,11 @@ def _assigned(plan: DataFrame, wave: Wave, key_types: Mapping[str, str]) -> Data
             }
         )
     )
-    keys = plan.where(F.col("decision").isin(*FITTED)).withColumnRenamed(sc.UNIT, PLAN_UNIT)
-    return keys.join(F.broadcast(placed), PLAN_UNIT).select(
-        *sc.typed_keys(key_types), sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, KEY, "decision", "sample_share"
+    each = F.when(F.col(N_PARTS) > 1, F.sequence(F.lit(0), F.col(N_PARTS) - 1)).otherwise(F.array(F.lit(WHOLE)))
+    parts = plan.withColumn(PART, F.explode(each)).join(done, [KEY_ID, PART], "left_anti")
+    placing = parts.withColumn(PLAN_UNIT, F.col(sc.UNIT) + F.greatest(PART, F.lit(0))).drop(sc.UNIT)
+    return placing.join(F.broadcast(placed), PLAN_UNIT).select(
+        *sc.typed_keys(key_types), sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, KEY, PART, N_PARTS, "sample_share"
     )
 
 
@@ -110,25 +132,51 @@ def placed_units(spark: SparkSession, count: int) -> np.ndarray[tuple[int], np.d
     return place(asked["id"].to_numpy().astype(np.int64), asked["partition"].to_numpy().astype(np.int64), count)
 
 
-def _data_rows(rows: DataFrame, assigned: DataFrame, roles: Roles, settings: FitSettings) -> DataFrame:
+def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, settings: FitSettings) -> DataFrame:
     """Return the usable rows of the wave's keys with unit, key index, holdout flag and the fit's columns."""
-    narrow = assigned.select(*sc.key_names(len(roles.keys)), sc.UNIT, sc.INDEX, "sample_share")
+    narrow = assigned.select(*sc.key_names(len(roles.keys)), sc.UNIT, sc.INDEX, PART, N_PARTS, "sample_share")
     usable = rows.where(sc.is_usable())
-    joined = usable.join(F.broadcast(narrow), sc.same_key(usable, narrow, len(roles.keys)))
+    is_of_part = (F.col(PART) == WHOLE) | (F.col(PART) == sc.part_of("salt", settings.seed, F.col(N_PARTS)))
+    joined = usable.join(F.broadcast(narrow), sc.same_key(usable, narrow, len(roles.keys)) & is_of_part)
     share = F.col("sample_share")
-    kept = joined.where(share.isNull() | sc.is_chosen("sample", settings.seed, share))
-    return kept.select(
+    columns: list[Column | str] = [
         sc.UNIT,
         sc.INDEX,
         sc.TIME,
         sc.HASH,
-        _is_holdout(settings).alias(sc.HOLDOUT),
+        is_holdout(settings).alias(sc.HOLDOUT),
         sc.TARGET,
         *sc.feature_names(len(roles.features)),
-    )
+    ]
+    is_thinned = share.isNotNull() & (F.col(PART) != WHOLE)
+    kept = joined.where(~is_thinned & (share.isNull() | sc.is_chosen("sample", settings.seed, share))).select(*columns)
+    if not wave.has_copies:
+        return kept
+    # A sample by hash keeps all copies of a row or none: here so many of each are kept.
+    counts = joined.where(is_thinned).select(*columns, "sample_share").groupBy(*kept.columns, "sample_share").count()
+    times = sc.copies_kept(settings.seed, F.col("count"), F.col("sample_share"))
+    thinned = counts.where(times > 0).withColumn("copy", F.explode(F.sequence(F.lit(1), times))).select(*kept.columns)
+    return kept.unionByName(thinned)
 
 
-def _is_holdout(settings: FitSettings) -> Column:
+def rows_of_key(
+    rows: DataFrame, key: Mapping[str, str | None], key_types: Mapping[str, str], settings: FitSettings
+) -> DataFrame:
+    """Return the usable rows of one key, given as its `key` map: `time_us, row_hash, is_holdout, y, f0..`.
+
+    The key is compared with literals, so that a source that is partitioned or sorted by it is read in part.
+    """
+    is_of_key = [
+        F.col(short).eqNullSafe(F.lit(key[name]).cast(spark_type))
+        for short, (name, spark_type) in zip(sc.key_names(len(key_types)), key_types.items(), strict=True)
+    ]
+    of_key = rows.where(functools.reduce(operator.and_, is_of_key, sc.is_usable()))
+    features = sc.feature_names(len(settings.features))
+    return of_key.select(sc.TIME, sc.HASH, is_holdout(settings).alias(sc.HOLDOUT), sc.TARGET, *features)
+
+
+def is_holdout(settings: FitSettings) -> Column:
+    """Return whether a row is held out: one flag for all levels and parts."""
     if settings.holdout_by == "hash":
         return sc.is_chosen("holdout", settings.seed, settings.holdout_share)
     if settings.holdout_by == "time" and settings.holdout_from_us is not None:
@@ -138,11 +186,19 @@ def _is_holdout(settings: FitSettings) -> Column:
 
 def _key_rows(assigned: DataFrame) -> DataFrame:
     """Return one row per key that tells its unit which key has which index; the data rows carry only the index."""
-    return assigned.select(sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY))
+    return assigned.select(sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY), PART, N_PARTS)
+
+
+def _is_retry() -> bool:
+    from pyspark.taskcontext import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def _fit(frame: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
     """Split what a unit got into its keys and its rows, and fit it."""
     is_key = frame[KEY_ID].notna().to_numpy()
-    references = frame.loc[is_key, [sc.INDEX, KEY_ID, KEY, PLAN_UNIT]].rename(columns={PLAN_UNIT: sc.UNIT})
+    named = [sc.INDEX, KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS]
+    references = frame.loc[is_key, named].rename(columns={PLAN_UNIT: sc.UNIT})
     return fit_unit(frame.loc[~is_key], references, settings)

@@ -16,4 +16,7 @@ Every training side reads one Parquet file, splits each key at one moment, fits,
 holdout, fits again on all rows, pickles the model and writes one Parquet row per key. Every scoring side reads the
 same file and writes one Parquet row per row. What the other sides need not do is in their favour: they are told the
 moment of the split, they write no manifest, no `MLmodel`, no digest, and a key that fails ends them.
+
+Beside them there are targets without another side (`targets.py`): planning a million keys, one xgboost key that holds
+half of all rows, and a night on which one key in a hundred changed.
 """

@@ -9,12 +9,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
 from tests.benchmarks import profiling, report
 from tests.benchmarks.runner import Case, Options, all_cases, run_cases
+from tests.benchmarks.targets import Target, all_targets, run_targets, show_targets, targets_json
 from tests.benchmarks.workloads import FULL, SMALL, Workload
+
+Named = TypeVar("Named", Case, Target)
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -30,19 +34,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         profiling.profile_unit(console, keys=keys, rows=keys * (ridge.rows // ridge.keys))
         return 0
     cases = _chosen(all_cases(workloads), asked.only)
-    if not cases:
-        console.print(f"no row is named like {asked.only}; there are {[c.name for c in all_cases(workloads)]}")
+    aims = _chosen(_targets(asked), asked.only)
+    if not cases and not aims:
+        names = [c.name for c in (*all_cases(workloads), *all_targets(is_small=asked.small))]
+        console.print(f"no row is named like {asked.only}; there are {names}")
         return 2
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as temporary:
         work = Path(asked.work or temporary).absolute()
         options = Options(work, asked.cores, asked.repeat, is_in_process=asked.in_process)
-        rows = run_cases(cases, options, lambda line: print(line, file=sys.stderr, flush=True))
-    report.show(rows, console)
+        rows = run_cases(cases, options, _say)
+        judged = run_targets(aims, options, _say)
+    if rows:
+        report.show(rows, console)
+    if judged:
+        show_targets(judged, console)
     if asked.json:
-        asked.json.write_text(json.dumps(report.as_json(rows, options), indent=2))
-    if asked.write_results:
+        found = report.as_json(rows, options) | {"targets": targets_json(judged)}
+        asked.json.write_text(json.dumps(found, indent=2))
+    if asked.write_results and rows:
         report.write_results(rows, RESULTS)
-    return report.exit_code(rows)
+    return max(report.exit_code(rows) if rows else 0, int(not all(one.is_met for one in judged)))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,7 +83,13 @@ def _workloads(asked: argparse.Namespace) -> list[Workload]:
     return [dataclasses.replace(workload, **sizes) for workload in (SMALL if asked.small else FULL)]
 
 
-def _chosen(cases: Sequence[Case], only: Sequence[str] | None) -> list[Case]:
+def _targets(asked: argparse.Namespace) -> list[Target]:
+    """Return the targets; on other sizes than their own their limits mean little, so only where they are named."""
+    is_sized = asked.small or asked.keys or asked.rows
+    return [] if is_sized and not asked.only else all_targets(is_small=asked.small)
+
+
+def _chosen(cases: Sequence[Named], only: Sequence[str] | None) -> list[Named]:
     return [case for case in cases if not only or any(word in case.name for word in only)]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import score_sides, train_sides
+from tests.benchmarks import score_sides, target_sides, train_sides
 from tests.benchmarks.sides import Job, Outcome
 from tests.benchmarks.workloads import Data, Workload
 
@@ -21,6 +21,11 @@ SIDES: Mapping[str, Callable[[Job], Outcome]] = {
     "score/streamed": score_sides.score_streamed,
     "score/closure": score_sides.score_closure,
     "score/joblib": score_sides.score_joblib,
+    "plan/synthetic": target_sides.plan_synthetic,
+    "plan/measured": target_sides.plan_measured,
+    "skew/salted": target_sides.train_skewed,
+    "skew/floor": target_sides.train_skewed_floor,
+    "night/changed": target_sides.train_changed,
 }
 
 

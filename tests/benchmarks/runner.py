@@ -187,12 +187,23 @@ class _Bench:
     def _run_side(self, name: str, out: Path) -> Outcome:
         looped = self._out("train/joblib", 0) / MODELS
         job = Job(self.workload, self.data, out, self.options.cores, self._out("train/packed", 0), looped)
-        outcome = child.run(name, job) if self.options.is_in_process else _in_child(name, job)
+        outcome = run_side(name, job, is_in_process=self.options.is_in_process)
         self.say(f"{self.workload.label}: {name} {outcome.seconds:.1f} s")
         return outcome
 
     def _clean(self) -> None:
         shutil.rmtree(self.data.folder / "out", ignore_errors=True)
+
+
+def run_side(name: str, job: Job, *, is_in_process: bool) -> Outcome:
+    """Run a side here or in a process of its own.
+
+    Raises
+    ------
+    SideError
+        Its process failed.
+    """
+    return child.run(name, job) if is_in_process else _in_child(name, job)
 
 
 def _in_child(name: str, job: Job) -> Outcome:

@@ -33,6 +33,8 @@ CHUNKS_PER_CORE = 8
 def train_packed(job: Job) -> Outcome:
     """Train with this package: `group_models.train` on the Parquet file, everything at its default."""
     from group_models import api
+    from group_models.loading import load_spec
+    from group_models.targets import open_tables
 
     spark = warm_session(job)
     spec = job.workload.spec(job.data.rows, job.out)
@@ -44,7 +46,7 @@ def train_packed(job: Job) -> Outcome:
     sample = job.data.sample
     scored = api.score(sample, spec)
     outcome.predictions = dict(zip(map(str, scored[ID]), map(float, scored["prediction"]), strict=True))
-    outcome.metrics = _manifest_metrics(api.open_tables(api.load_spec(spec)), sample)
+    outcome.metrics = _manifest_metrics(open_tables(load_spec(spec)), sample)
     return outcome
 
 

@@ -1,7 +1,9 @@
 """Skew, memory and parallelism: oversize keys, wide rows, tasks, threads."""
 
 import contextlib
+import json
 import pickle
+import re
 import signal
 from pathlib import Path
 
@@ -27,6 +29,8 @@ from group_models.plans import summarise
 from group_models.preparing import prepare
 from group_models.tables import MANIFEST, PLAN, RELEASE, STORE
 from tests.cases.worlds import by_key, fit_keys, scored, spec_of, tables_of, trained
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 @contextlib.contextmanager
@@ -68,6 +72,63 @@ def test_a1_a_sampled_key_is_trained_on_fewer_rows_than_the_limit_and_says_so(sp
     )
 
 
+def test_a1_a_salted_key_is_trained_on_all_its_rows_in_parts(any_spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    world = trained(hot_and_cold(any_spark), tmp_path, limits=limits)
+    rows = by_key(api.show(world.spec))
+    hot = rows.pop("hot")
+    assert (hot["status"], hot["policy"], hot["n_parts"], hot["rows_used"]) == ("trained", "salted", 4, 3000)
+    assert hot["reason"] == "3,000 usable rows are over max_key_rows 1,000; trained in 4 parts"
+    assert {key: (row["policy"], row["rows_used"]) for key, row in rows.items()} == dict.fromkeys(COLD, ("whole", 40))
+    parts = tables_of(world.spec).read(STORE, columns=["part", "rows_used"], where={"key_id": [hot["key_id"]]})
+    used = {row["part"]: row["rows_used"] for row in parts.to_pylist()}
+    assert sorted(used) == [-1, 0, 1, 2, 3]
+    assert used.pop(-1) == sum(used.values()) == 3000
+    assert max(used.values()) <= 1000
+    assert set(api.show(world.spec, run_id=world.run.run_id)[0]) >= {"policy", "n_parts", "rows_used"}
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+def test_a1_identical_rows_cannot_be_salted_apart_so_that_part_is_sampled_and_says_so(spark, tmp_path, partitions):
+    # 2,000 rows are the same one, 1,000 are all different.
+    x = F.greatest(F.col("id").cast("double"), F.lit(2000.0))
+    frame = spark.range(3000).select(F.lit("hot").alias("carrier"), x.alias("x"), (2 * x).alias("y"))
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    world = trained(frame.repartition(partitions), tmp_path, limits=limits)
+    hot = by_key(api.show(world.spec))["hot"]
+    assert (hot["status"], hot["policy"], hot["n_parts"], hot["usable_rows"]) == ("trained", "salted", 4, 3000)
+    assert "trained in 4 parts; identical rows stay in one part, the largest has 2," in hot["reason"]
+    parts = tables_of(world.spec).read(STORE, columns=["part", "rows_used"], where={"key_id": [hot["key_id"]]})
+    used = {row["part"]: row["rows_used"] for row in parts.to_pylist()}
+    assert hot["rows_used"] == used.pop(-1) == sum(used.values())
+    assert 500 < max(used.values()) <= 1000
+    # The same copies are left out whatever the partitioning.
+    assert hot["rows_used"] == 1192
+
+
+@pytest.mark.parametrize("oversize", ["salt", "sample"])
+def test_a8_a_salted_key_is_one_model_of_all_its_rows_and_never_two_rows(spark, tmp_path, oversize):
+    # The slope differs between the halves: a model of one half alone would predict it exactly, and no other.
+    x = (F.col("id") % 100).cast("double")
+    slope = F.when(F.col("id") < 5000, F.lit(1.0)).otherwise(F.lit(3.0))
+    frame = spark.range(10_000).select(
+        F.lit("one").alias("carrier"), "id", x.alias("x"), (slope * x + F.col("id") * 1e-9).alias("y")
+    )
+    limits = {"min_rows": 1, "max_key_rows": 2000}
+    world = trained(frame, tmp_path, limits=limits, estimator="ridge", oversize=oversize)
+    manifest = tables_of(world.spec).read(MANIFEST).to_pylist()
+    assert [(row["status"], row["usable_rows"]) for row in manifest] == [("trained", 10_000)]
+    row = manifest[0]
+    if oversize == "salt":
+        assert (row["policy"], row["n_parts"], row["rows_used"]) == ("salted", 6, 10_000)
+    else:
+        assert (row["policy"], row["n_parts"]) == ("sampled", 1)
+        assert row["rows_used"] < 2000
+    assert row["reason"].startswith("10,000 usable rows are over max_key_rows 2,000; ")
+    prediction = api.score(pd.DataFrame({"carrier": ["one"], "x": [100.0]}), world.spec)["prediction"]
+    assert prediction.tolist() == [pytest.approx(200, abs=10)]
+
+
 def test_a1_a_skipped_key_is_too_big_and_the_others_are_trained(spark, tmp_path):
     limits = {"min_rows": 1, "max_key_rows": 1000}
     world = trained(hot_and_cold(spark), tmp_path, oversize="skip", limits=limits)
@@ -77,6 +138,38 @@ def test_a1_a_skipped_key_is_too_big_and_the_others_are_trained(spark, tmp_path)
     assert hot["reason"] == "3,000 usable rows are over max_key_rows 1,000; oversize: skip"
     assert {key: row["status"] for key, row in rows.items()} == dict.fromkeys(COLD, "trained")
     assert world.run.release_id
+
+
+def test_a1_the_plan_tells_what_each_policy_would_do_and_the_run_how_its_time_was_spent(spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    spec = spec_of(hot_and_cold(spark), tmp_path, oversize="skip", limits=limits)
+    facts = summarise(api.plan(spec, spark=spark)).facts()
+    assert facts["oversize keys"] == "1 with 93.8% of all rows"
+    assert facts["oversize: salt"].startswith("1 salted in 4 parts, all rows used; about ")
+    assert facts["oversize: sample"].startswith("1 sampled to 905 of 3,000 rows (30.2%); about ")
+    assert facts["oversize: skip"].startswith("1 too_big, no new model; about ")
+    assert facts["oversize: skip"].endswith(" (the spec's)")
+    assert facts["oversize: fail"].endswith("naming carrier=hot (3,000 rows)")
+    lines = []
+    run = api.train(spec, spark=spark, say=lines.append)
+    assert [line for line in lines if line.startswith("warning: ")] == [f"warning: {facts['warning']}"]
+    assert "get no new model: carrier=hot" in facts["warning"]
+    (wave,) = run.timing().waves
+    assert (wave.keys, run.timing().slots) == (5, 2)
+    assert 0 < wave.busy_share <= 1
+    assert run.facts()["fits"].endswith(f"slots busy {run.timing().busy_share:.0%}")
+    told = json.loads(json.dumps(run.as_dict(), default=str))["timing"]
+    assert told["fit_s"] == pytest.approx(run.timing().fit_s)
+    assert told["slowest"]["keys"] >= 1
+
+
+def test_a1_the_parts_of_a_salted_key_are_units_in_the_run_s_timing(spark, tmp_path):
+    world = trained(hot_and_cold(spark), tmp_path, limits={"min_rows": 1, "max_key_rows": 1000})
+    timing = world.run.timing()
+    assert timing.waves[0].keys == 4 + 5
+    assert timing.largest.names == ("carrier=hot",)
+    assert timing.largest.rows < 3000
+    assert sum(wave.fit_s for wave in timing.waves) == pytest.approx(timing.fit_s)
 
 
 def test_a1_fail_refuses_the_run_before_anything_is_trained_and_names_the_key(spark, tmp_path):
@@ -142,6 +235,18 @@ def recorder():
             return np.zeros(len(X))
 
     return Recorder
+
+
+def test_a4_the_readme_says_from_which_spark_on_a_batch_size_protects_what():
+    """Lowering it bounds what the JVM buffers, since 4.1 (SPARK-53562); a unit is one frame in any version."""
+    paragraphs = [" ".join(text.split()) for text in README.read_text(encoding="utf-8").split("\n\n")]
+    about = [text for text in paragraphs if "maxRecordsPerBatch" in text]
+    assert len(about) == 1
+    sentences = re.split(r"(?<=[.:;]) ", about[0])
+    claims = [text for text in sentences if "maxRecordsPerBatch" in text]
+    assert all(re.search(r"(before|since) Spark 4\.1", text) for text in claims), claims
+    assert "`limits.max_unit_bytes`" in about[0]
+    assert "SPARK-53562" in about[0]
 
 
 def test_a5_small_data_is_trained_in_as_many_tasks_as_there_are_slots(spark, tmp_path):

@@ -4,9 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from pyspark.sql import functions as F
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from xgboost import XGBRegressor
 
 from group_models import api
+from group_models.artifacts import load_model
 from group_models.estimators import EstimatorSettings
 from group_models.manifest import release_refusal
 from group_models.spec import Limits
@@ -164,3 +168,48 @@ def test_d14_the_partitions_of_the_source_do_not_change_a_model(spark, tmp_path)
     assert predictions[1] == predictions[2] == predictions[0]
     assert metrics[1] == metrics[2] == metrics[0]
     assert digests[1] == digests[2] == digests[0]
+
+
+EARLY = {"n_estimators": 40, "max_depth": 2, "learning_rate": 0.5, "early_stopping_rounds": 3}
+STOPPING = {
+    "family": EstimatorSettings(name="xgboost", params=EARLY, validation_share=0.2),
+    "object": EstimatorSettings(object=lambda: XGBRegressor(**EARLY), validation_share=0.2),
+    "pipeline": EstimatorSettings(object=lambda: make_pipeline(SimpleImputer(), XGBRegressor(**EARLY))),
+}
+"""xgboost that stops early, as a named family, as an object and as the last step of one; none has an eval set."""
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9])
+@pytest.mark.parametrize("kind", STOPPING)
+def test_d11_early_stopping_is_off_for_a_key_too_small_to_watch_rows_of_and_says_so(kind, rows):
+    x = pd.DataFrame({"x": np.arange(float(rows))})
+    held = np.arange(rows) >= rows - 1 if rows > 1 else None
+    (row,) = fit_keys(x, x["x"], is_holdout=held, estimator=STOPPING[kind])
+    fitted = rows - 1 if rows > 1 else rows
+    assert row["status"] == "trained", row["reason"]
+    assert row["params"]["early_stopping"] == f"off: {fitted} rows are too few"
+    assert "best_iteration" not in row["params"]
+    assert row["rows_used"] == rows
+
+
+@pytest.mark.parametrize("kind", STOPPING)
+def test_d11_the_last_rows_alone_decide_when_to_stop_and_the_best_round_is_stored(kind):
+    x = pd.DataFrame({"x": np.arange(100.0) % 10})
+    y = np.where(np.arange(100) < 80, x["x"], -100.0)
+    (row,) = fit_keys(x, y, estimator=STOPPING[kind], refit=False)
+    # Each round is worse on the last 20 rows; by the error on the others it would go on to the end.
+    assert (row["params"]["best_iteration"], row["params"]["stopped_round"]) == ("0", "4")
+    assert row["rows_used"] == 80
+    (even,) = fit_keys(x, x["x"].to_numpy(), estimator=STOPPING[kind], refit=False)
+    assert int(even["params"]["best_iteration"]) > 4
+
+
+@pytest.mark.parametrize("kind", ["family", "object"])
+def test_d11_the_refit_takes_all_rows_and_the_rounds_that_were_found(kind):
+    x = pd.DataFrame({"x": np.arange(100.0) % 10})
+    y = np.where(np.arange(100) < 80, x["x"], -100.0)
+    (row,) = fit_keys(x, y, estimator=STOPPING[kind])
+    assert (row["rows_used"], row["params"]["best_iteration"]) == (100, "0")
+    native = load_model(row["data"], format=row["format"], data_file=row["data_file"]).native
+    booster = native if kind == "family" else native.get_booster()
+    assert booster.num_boosted_rounds() == 1

@@ -1,21 +1,152 @@
-"""Model storage: classes of a notebook, and no requirement inference per model."""
+"""Model storage: other library versions, classes of a notebook, and no requirement inference per model."""
 
 import json
+import pickle
 import subprocess
 import sys
 import textwrap
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import sklearn
 import yaml
 
 from group_models import api
 from group_models.adapters import spark_probe
-from group_models.errors import StateError
+from group_models.artifacts import digest
+from group_models.errors import LibraryWarning, PlatformError, StateError
 from group_models.estimators import EstimatorSettings, Features
+from group_models.libraries import LoadNotes, TrainedBy, library_mistakes, needed
 from group_models.registry import FAMILIES, check_settings
-from tests.cases.worlds import by_key, fit_keys, spec_of
+from group_models.routing import ModelRow, Router
+from group_models.tables import MANIFEST, RUN, STORE
+from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, values
+
+
+def edited(world, folder, how, *tables):
+    """Return the spec over a copy of a world's tables of which each row is changed."""
+    spec = world.copied_to(folder)
+    for table in tables:
+        for file in Path(spec["warehouse"]).rglob(f"{table.name}/**/*.parquet"):
+            rows = pq.read_table(file, schema=table.arrow_schema).to_pylist()
+            for checksum in file.parent.glob(".*.crc"):
+                checksum.unlink()
+            pq.write_table(pa.Table.from_pylist([how(dict(row)) for row in rows], schema=table.arrow_schema), file)
+    return spec
+
+
+def trained_with(world, folder, **versions):
+    """Return the spec over a copy of a world whose runs say that they had other versions."""
+
+    def other(row):
+        return {**row, "versions": [*(dict(row["versions"] or ()) | versions).items()] if row["versions"] else None}
+
+    return edited(world, folder, other, RUN)
+
+
+ABC = "carrier string, row_id bigint, a double, b int, c bigint"
+QUESTION = [("A", 123, 1.0, 2, 3), ("B", 456, 4.0, 5, 6), ("new", 1, 0.0, 0, 0)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_e1_models_of_another_library_are_told_once_before_the_job_and_scored(spark, lines, tmp_path, engine):
+    spec = trained_with(lines, tmp_path, numpy="0.9.9")
+    with pytest.warns(LibraryWarning) as told:
+        out = scored(engine, spark.createDataFrame(QUESTION, ABC), spec)
+    (said,) = [str(warning.message) for warning in told if warning.category is LibraryWarning]
+    assert f"numpy 0.9.9 (here {np.__version__}): 2 keys of run {lines.run.run_id}" in said
+    assert "scikit-learn" not in said
+    assert values(out) == {123: pytest.approx(123), 456: pytest.approx(-456), 1: None}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_e1_a_spec_may_refuse_to_score_with_another_library(spark, lines, tmp_path, engine):
+    spec = trained_with(lines, tmp_path, numpy="0.9.9", **{"scikit-learn": "0.1.2"})
+    spec["scoring"] = {"on_library_change": "refuse"}
+    frame = spark.createDataFrame(QUESTION, ABC)
+    with pytest.raises(PlatformError, match=r"numpy 0\.9\.9 .*; scikit-learn 0\.1\.2 .*on_library_change: warn"):
+        scored(engine, frame, spec)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_e1_models_of_the_same_libraries_are_scored_without_a_word(spark, lines, engine):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LibraryWarning)
+        scored(engine, spark.createDataFrame(QUESTION, ABC), lines.spec)
+
+
+def test_e1_each_version_that_differs_names_its_runs_and_counts_its_keys():
+    here = {"python": "3.11.7", "numpy": "2.3.4", "xgboost": "3.2.0"}
+    runs = [
+        TrainedBy("r1", {**here, "numpy": "1.26.4"}, ("python", "numpy"), 20),
+        TrainedBy("r2", {**here, "numpy": "1.26.4"}, ("python", "numpy"), 3),
+        TrainedBy("r3", {**here, "numpy": "2.3.0", "xgboost": "2.1.0"}, ("numpy",), 5),
+        TrainedBy("r4", {**here, "scikit-learn": "1.6.1"}, ("scikit-learn",), 7),
+    ]
+    assert library_mistakes(runs, here) == [
+        "numpy 1.26.4 (here 2.3.4): 23 keys of runs r1, r2",
+        "scikit-learn 1.6.1 (here not installed): 7 keys of run r4",
+    ]
+
+
+def test_e1_a_library_matters_only_to_models_that_are_stored_by_it():
+    assert needed({"name": "xgboost", "object": None}) == ("xgboost",)
+    assert "xgboost" not in needed({"name": "ridge", "object": None})
+    assert {"scikit-learn", "xgboost", "numpy"} <= set(needed({"name": None, "object": "shop.models:make"}))
+
+
+def of_old_sklearn(row):
+    """Change the version that scikit-learn put into its pickles, and the digests with it."""
+    if row.get("data"):
+        row["data"] = row["data"].replace(sklearn.__version__.encode(), OLD.encode())
+        row["sha256"] = digest(row["data"])
+    return row
+
+
+OLD = "0" * (len(sklearn.__version__) - 2) + ".1"
+"""A version as long as the present one: a pickle says how long its texts are."""
+
+
+def test_e2_what_reading_a_model_of_another_version_says_reaches_who_scores(lines, tmp_path):
+    digests = {}
+
+    def changed(row):
+        row = of_old_sklearn(row)
+        digests.setdefault(row["key_id"], row["sha256"])
+        return {**row, "sha256": digests[row["key_id"]]}
+
+    spec = edited(lines, tmp_path, changed, STORE, MANIFEST)
+    question = pd.DataFrame([row[:1] + row[2:] for row in QUESTION], columns=["carrier", "a", "b", "c"])
+    with pytest.warns(LibraryWarning, match=rf"reading 2 model\(s\), first .* LinearRegression from version {OLD}"):
+        out = api.score(question, spec)
+    assert out["prediction"].tolist()[:2] == [pytest.approx(123), pytest.approx(-456)]
+
+
+def test_e2_in_a_worker_what_reading_models_says_goes_to_its_log_once(capsys):
+    x = pd.DataFrame({"x": np.arange(8.0)})
+    rows = fit_keys(x, x["x"], keys=["a", "b"] * 4, estimator=EstimatorSettings("ridge"))
+    router = Router({})
+    for place, row in enumerate(map(of_old_sklearn, rows)):
+        router._stored = ModelRow(row["data"], row["data_file"], row["format"], row["sha256"], f"model {place}")
+        router._is_loaded = False
+        assert router._loaded_model().predict(x.iloc[:1]) == pytest.approx(0.0, abs=2.0)
+    said = capsys.readouterr().err
+    assert said.count("group-models: reading 1 model(s), first model 0: InconsistentVersionWarning") >= 1
+    assert "first model 1" not in said
+
+
+def test_e2_a_model_that_cannot_be_read_says_why_and_the_error_goes_on():
+    notes = LoadNotes()
+    with pytest.raises(pickle.UnpicklingError), notes.reading("model 7"):
+        pickle.loads(b"\x00")
+    (said,) = notes.sentences()
+    assert said.startswith("reading 1 model(s), first model 7: UnpicklingError: ")
+
 
 NOTEBOOK = """
     import sys
@@ -135,10 +266,12 @@ def test_e10_storing_models_starts_no_process_and_infers_no_requirements(name, m
         calls.append("called")
         raise OSError("not per model")
 
+    x = pd.DataFrame({"x": np.arange(20.0)})
+    # Once per process scikit-learn starts one to count the cores.
+    fit_keys(x, np.arange(20.0), estimator=EstimatorSettings(name))
     monkeypatch.setattr(subprocess.Popen, "__init__", noted)
     monkeypatch.setattr(mlflow.utils.environment, "infer_pip_requirements", noted)
     monkeypatch.setattr(mlflow.models.model.Model, "log", noted)
-    x = pd.DataFrame({"x": np.arange(20.0)})
     rows = fit_keys(x, np.arange(20.0), keys=["A"] * 10 + ["B"] * 10, estimator=EstimatorSettings(name))
     assert calls == []
     assert [row["status"] for row in rows] == ["trained", "trained"]

@@ -2,16 +2,20 @@
 
 import os
 import pickle
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
+from sklearn.base import BaseEstimator, RegressorMixin
 
-from group_models import api
+from group_models import api, targets
+from group_models.adapters import spark_score
 from group_models.artifacts import StoredModel, digest
 from group_models.errors import DataError, ModelError, StateError
 from group_models.estimators import PickledPredictor
@@ -19,7 +23,7 @@ from group_models.ports import Commit
 from group_models.resolving import OUTPUTS
 from group_models.routing import predict_rows, predict_stream
 from group_models.tables import MANIFEST, STORE
-from tests.cases.worlds import ENGINES, by_key, scored, tables_of, values, widened
+from tests.cases.worlds import ENGINES, by_key, scored, spec_of, tables_of, values, widened
 
 ABC = "carrier string, row_id bigint, a double, b int, c bigint"
 
@@ -185,6 +189,80 @@ def test_g4_a_model_that_answers_another_number_of_rows_has_failed(change):
     assert status.tolist() == [6, 6, 6]
 
 
+MB = 2**20
+BYTES_PER_BATCH = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+
+def ballasted(nbytes):
+    """An estimator whose model is so many random bytes; a local class, so that workers get it by value."""
+
+    class Ballasted(BaseEstimator, RegressorMixin):
+        def fit(self, X, y):
+            self.mean_, self.ballast_ = float(np.mean(y)), os.urandom(nbytes)
+            return self
+
+        def predict(self, X):
+            return np.full(len(X), self.mean_)
+
+    return Ballasted()
+
+
+def held_by_workers(folder, score):
+    """Score and return, per batch in a worker, the bytes of models in it and the resident memory, both in MB."""
+    predict, log = spark_score.predict_stream, str(folder)
+
+    def watched(batches, *rest):
+        def seen():
+            for batch in batches:
+                held = int(batch["data"].map(lambda data: 0 if data is None else len(data)).sum())
+                yield batch
+                # After the batch was predicted: its models were loaded, and the last one still is.
+                line = f"{held / 2**20} {psutil.Process().memory_info().rss / 2**20}"
+                Path(log, str(uuid.uuid4())).write_text(line)
+
+        return predict(seen(), *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_score, "predict_stream", watched)
+        out = score()
+    lines = [file.read_text().split() for file in folder.iterdir()]
+    return out, np.array(lines, dtype=float)
+
+
+@pytest.mark.parametrize("engine", ["narrow", "wide"])
+@pytest.mark.parametrize(("keys", "bound"), [(12, 11), pytest.param(2000, 200, marks=pytest.mark.slow)])
+def test_g6_a_worker_holds_few_models_at_once_however_many_and_large_they_are(
+    spark, tmp_path, monkeypatch, keys, bound, engine
+):
+    """Models of 5 MB, two rows each: without the bound a batch of 10,000 rows would hold all of a unit's."""
+    number = F.col("id") % keys
+    carrier = F.concat(F.lit("k"), number).alias("carrier")
+    frame = spark.range(2 * keys).select(
+        carrier, "id", number.cast("double").alias("x"), number.cast("double").alias("y")
+    )
+    estimator = {"object": ballasted(5 * MB), "version": "1"}
+    spec = spec_of(frame, tmp_path, estimator=estimator, limits={"min_rows": 1, "max_unit_model_bytes": "64MiB"})
+    assert api.train(spec, spark=spark).counts == {"trained": keys}
+    monkeypatch.setattr(spark_score, "MAX_UNIT_MODEL_BYTES", bound * MB)
+    before = spark.conf.get(BYTES_PER_BATCH)
+    folder = tmp_path / "held"
+    folder.mkdir()
+    # As in Spark 4.0: no bound on a batch's bytes but Arrow's own.
+    spark.conf.set(BYTES_PER_BATCH, str(2**31 - 1))
+    try:
+        out, held = held_by_workers(folder, lambda: scored(engine, frame, spec, slots=1))
+    finally:
+        spark.conf.set(BYTES_PER_BATCH, before)
+    assert values(out, by="id") == {i: float(i % keys) for i in range(2 * keys)}
+    assert len(held) >= 5 * keys / bound
+    most, resident = held.max(axis=0)
+    said = f"{engine}: {len(held)} batches, most models in one {most:.0f} MB, worker {resident:.0f} MB"
+    print(f"{keys} models of 5 MB, {said}")  # noqa: T201
+    assert held[:, 0].sum() == pytest.approx(5 * keys, rel=0.01)
+    assert most < bound + 1
+    assert resident < 500 + 4 * bound
+
+
 def test_g7_models_of_a_later_run_are_used_by_workers_that_hold_earlier_ones(nights):
     assert values(nights.scored[0])[1] == pytest.approx(5.0)
     assert values(nights.scored[1])[1] == pytest.approx(50.0)
@@ -294,7 +372,7 @@ def test_g11_a_model_is_compared_with_the_manifest_before_it_is_unpickled(spark,
         assert values(scored(engine, frame, spec), "score_status") == {123: "model_failed"}
     with pytest.raises(ModelError, match="altered: its SHA-256 is"):
         api.load_model(spec, carrier="A")
-    monkeypatch.setenv(api.WAREHOUSE, spec["warehouse"])
+    monkeypatch.setenv(targets.WAREHOUSE, spec["warehouse"])
     import mlflow.pyfunc
 
     with pytest.raises(Exception, match="altered: its SHA-256 is"):

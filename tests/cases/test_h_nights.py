@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from group_models import api
+from group_models import api, releasing
 from group_models.adapters import spark_output
 from group_models.errors import StateError
 from group_models.evaluation import MAX_MESSAGE, MAX_TRACEBACK
@@ -69,7 +69,7 @@ def test_h7_a_finished_run_id_is_answered_and_not_trained_again(spark, lines, tm
     assert again.is_repeated
     assert (again.counts, again.release_id) == ({"trained": 2}, lines.run.release_id)
     assert [tables.read(table).num_rows for table in (PLAN, STORE, MANIFEST)] == before == [2, 2, 2]
-    assert len(api.list_releases(spec)) == 1
+    assert len(releasing.list_releases(spec)) == 1
 
 
 def test_h7_a_used_run_id_is_refused_for_another_spec_or_scope(spark, lines):
@@ -182,7 +182,7 @@ def test_h10_an_unchanged_key_keeps_its_model_and_says_since_when(spark, tmp_pat
 def test_h10_a_model_of_a_rolled_back_run_does_not_make_a_key_unchanged(spark, tmp_path):
     for run_id, version in (("one", 1), ("two", 2)):
         spec, _ = night(spark, tmp_path, {"a": (version, False)}, run_id=run_id)
-    api.release(spec, "rollback")
+    releasing.release(spec, "rollback")
     _, run = night(spark, tmp_path, {"a": (2, False)}, run_id="three", release=False)
     assert run.counts == {"trained": 1}
 

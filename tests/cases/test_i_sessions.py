@@ -8,20 +8,22 @@ import threading
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 from sklearn.linear_model import LinearRegression
 
 import group_models
-from group_models import api
-from group_models.adapters import spark_errors, spark_probe
+from group_models import api, targets
+from group_models.adapters import spark_errors, spark_probe, spark_train
 from group_models.errors import DataError, PlatformError, SpecError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.fakes import MemoryTables
 from group_models.loading import load_spec
 from group_models.preparing import prepare
 from group_models.registry import check_settings
-from group_models.tables import PLAN
+from group_models.tables import MANIFEST, PLAN
 from tests.cases.worlds import by_key, scored, spec_of, tables_of, values
 
 ROWS = [(carrier, 10 * k + i, float(i), 2.0 * i + k) for k, carrier in enumerate("AB") for i in range(10)]
@@ -257,7 +259,7 @@ def test_i9_relative_paths_are_those_of_the_specs_file_wherever_one_stands(tmp_p
     for given in (file, os.path.relpath(file)):
         spec = load_spec(given)
         assert spec.source.path == str(folder / "data" / "rows.parquet")
-        assert api.open_tables(spec).root == folder / "warehouse"
+        assert targets.open_tables(spec).root == folder / "warehouse"
 
 
 def test_i9_a_source_beside_the_spec_is_trained_from_another_directory(spark, tmp_path, monkeypatch):
@@ -288,3 +290,37 @@ def test_i9_a_source_that_is_nowhere_is_refused_before_any_job(spark, tmp_path):
     spec = load_spec(spec_of({"path": str(tmp_path / "gone.parquet")}, tmp_path))
     with pytest.raises(DataError, match=r"there is no .*gone\.parquet .*relative to the spec's file"):
         prepare(spec, MemoryTables(), spark)
+
+
+@pytest.mark.parametrize("keys", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
+def test_i11_keys_too_small_to_fit_reach_no_worker_and_are_all_in_the_manifest(spark, tmp_path, monkeypatch, keys):
+    small = F.concat(F.lit("k"), F.col("id") % keys)
+    frame = spark.range(5 * keys + 40).select(
+        F.when(F.col("id") < 5 * keys, small).otherwise("large").alias("carrier"),
+        F.col("id").cast("double").alias("x"),
+        F.col("id").cast("double").alias("y"),
+    )
+    sent = []
+    data_rows = spark_train._data_rows
+
+    def noted(*args, **kwargs):
+        sent.append(data_rows(*args, **kwargs))
+        return sent[-1]
+
+    monkeypatch.setattr(spark_train, "_data_rows", noted)
+    spec = spec_of(frame, tmp_path, limits={"min_rows": 30})
+    run = api.train(spec, spark=spark)
+    assert run.counts == {"too_small": keys, "trained": 1}
+    assert [rows.count() for rows in sent] == [40]
+    manifest = tables_of(spec).read(MANIFEST, columns=["key_id", "status", "rows", "reason", "unit"])
+    assert manifest.num_rows == len(set(manifest["key_id"].to_pylist())) == keys + 1
+    skipped = manifest.filter(pc.equal(manifest["status"], "too_small"))
+    assert pc.unique(skipped["reason"]).to_pylist() == ["5 usable rows; min_rows is 30"]
+    assert skipped["unit"].null_count == skipped.num_rows == keys
+
+
+def test_i11_where_every_key_is_too_small_no_job_of_python_is_started(spark, tmp_path, monkeypatch):
+    frame = spark.range(500).select(F.concat(F.lit("k"), F.col("id") % 100).alias("carrier"), "id", "id")
+    frame = frame.toDF("carrier", "x", "y")
+    monkeypatch.setattr(spark_train, "train_wave", lambda *_, **__: pytest.fail("a wave was started"))
+    assert api.train(spec_of(frame, tmp_path, limits={"min_rows": 30}), spark=spark).counts == {"too_small": 100}

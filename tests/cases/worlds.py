@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from group_models import api
+from group_models import api, targets
 from group_models.estimators import EstimatorSettings, Features
 from group_models.fitting import FitSettings, fit_unit
 from group_models.keys import key_id
@@ -70,7 +70,7 @@ def trained(frame: Any, folder: Path, **changes: Any) -> World:
 
 def tables_of(spec: dict[str, Any]) -> Any:
     """Return the tables of a spec."""
-    return api.open_tables(load_spec(spec))
+    return targets.open_tables(load_spec(spec))
 
 
 def by_key(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:

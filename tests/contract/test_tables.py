@@ -12,13 +12,15 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from group_models.adapters import path_commits, path_files
 from group_models.adapters.path_tables import PathTables
 from group_models.errors import SpecError, StateError
 from group_models.fakes import MemoryTables
@@ -238,6 +240,85 @@ def test_of_threads_that_race_for_a_number_exactly_one_wins(tables: Tables):
     assert sorted(tables.read(RUN)["rows"].to_pylist()) == sorted(me for _, me in won)
 
 
+# Removing rows
+
+
+def stored(tables: Tables, **where: Collection[str]) -> list[str]:
+    found = tables.read(STORE, columns=["run_id", "key_id"], where=where).to_pylist()
+    return sorted(f"{row['run_id']} {row['key_id']}" for row in found)
+
+
+def fill_runs(tables: Tables) -> None:
+    """Runs r1 to r3; r1 has three commits, of which the second has none of the keys that will stay."""
+    for number, keys in enumerate(["abc", "bc", "ad"]):
+        assert tables.append(STORE, models(*keys, number=number), commit(number))
+    for run_id in ("r2", "r3"):
+        assert tables.append(STORE, models(*"ab", run_id=run_id), commit(owner=run_id))
+    assert tables.append(STORE, models("a", run_id="r4"), commit(owner="r4"))
+
+
+def test_of_the_owners_named_only_the_rows_of_these_keys_stay(tables: Tables):
+    fill_runs(tables)
+    tables.keep_only(STORE, {"r1": {"a"}, "r2": [], "r4": ("a", "z")}, model_set=MODEL_SET)
+    assert stored(tables) == ["r1 a", "r1 a", "r3 a", "r3 b", "r4 a"]
+    assert stored(tables, run_id=["r1"]) == ["r1 a", "r1 a"]
+    assert stored(tables, key_id=["b"]) == ["r3 b"]
+    row = tables.read(STORE, where={"run_id": ["r1"]}).to_pylist()[0]
+    assert row == models("a").to_pylist()[0] | {"number": row["number"]}
+
+
+def test_removing_again_removes_more_and_never_brings_back(tables: Tables):
+    fill_runs(tables)
+    for keys in ("abc", "ab", "ab", "b", "bc"):
+        tables.keep_only(STORE, {"r1": set(keys)}, model_set=MODEL_SET)
+    assert stored(tables, run_id=["r1"]) == ["r1 b", "r1 b"]
+    tables.keep_only(STORE, {"r1": set()}, model_set=MODEL_SET)
+    tables.keep_only(STORE, {"r1": {"b"}}, model_set=MODEL_SET)
+    assert stored(tables, run_id=["r1"]) == []
+
+
+def test_the_numbers_of_removed_rows_stay_taken(tables: Tables):
+    fill_runs(tables)
+    tables.keep_only(STORE, {"r1": {"a"}, "r2": set()}, model_set=MODEL_SET)
+    assert tables.numbers(STORE, model_set=MODEL_SET, owner="r1") == [0, 1, 2]
+    assert tables.numbers(STORE, model_set=MODEL_SET, owner="r2") == [0]
+    assert [tables.append(STORE, models("z"), commit(number)) for number in range(4)] == [False, False, False, True]
+    assert tables.append(STORE, models("z", run_id="r2"), commit(owner="r2")) is False
+    assert stored(tables, key_id=["z"]) == ["r1 z"]
+
+
+def test_rows_are_removed_from_one_table_of_one_model_set(tables: Tables):
+    fill_runs(tables)
+    tables.append(MANIFEST, MANIFEST.rows([bare_row(MANIFEST, "r1")]), commit())
+    other = models("a").set_column(0, "model_set", pa.array(["c.s.other"]))
+    tables.append(STORE, other, commit(model_set="c.s.other"))
+    tables.keep_only(STORE, {"r1": set(), "never seen": set()}, model_set=MODEL_SET)
+    assert stored(tables, model_set=["c.s.other"]) == ["r1 a"]
+    assert tables.read(MANIFEST).num_rows == 1
+
+
+def test_a_reader_meanwhile_sees_each_key_that_stays_exactly_once(tables: Tables):
+    keys = [f"{i:02d}" for i in range(64)]
+    tables.append(STORE, models(*keys), commit())
+    done = threading.Event()
+
+    def remove() -> None:
+        for count in range(63, 0, -1):
+            tables.keep_only(STORE, {"r1": set(keys[:count])}, model_set=MODEL_SET)
+        done.set()
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    seen = [stored(tables)]
+    while not done.is_set():
+        seen.append(stored(tables))
+    remover.join()
+    assert all(rows == [f"r1 {key}" for key in keys[: len(rows)]] for rows in seen)
+    sizes = [len(rows) for rows in [*seen, stored(tables)]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 1
+
+
 def test_it_says_where_it_is(tables: Tables):
     assert tables.describe()
 
@@ -270,6 +351,7 @@ def attempts(paths: PathTables) -> list[Path]:
 WRITER = """
 import os, sys
 import pyarrow as pa
+from group_models.adapters import path_commits, path_files
 from group_models.adapters.path_tables import PathTables
 from group_models.ports import Commit
 from group_models.tables import STORE
@@ -303,10 +385,141 @@ def test_a_killed_writer_leaves_nothing_that_a_reader_sees(paths: PathTables):
 
 def test_the_loser_of_a_race_leaves_no_files(paths: PathTables, monkeypatch: pytest.MonkeyPatch):
     paths.append(RUN, runs("r1", rows=1), commit())
-    monkeypatch.setattr(Path, "exists", lambda _: False)
+    monkeypatch.setattr(path_commits, "numbers", lambda _: [])
     assert paths.append(RUN, runs("r1", rows=2), commit()) is False
     assert attempts(paths) == []
     assert paths.read(RUN)["rows"].to_pylist() == [1]
+
+
+def files(paths: PathTables) -> list[str]:
+    return sorted(str(file.relative_to(paths.root)).split("c.s.eta/")[1] for file in paths.root.rglob("*.parquet"))
+
+
+def no_grace(paths: PathTables) -> int:
+    return paths.sweep(model_set=MODEL_SET, idle=dt.timedelta(0))
+
+
+def test_what_is_left_of_a_commit_is_a_new_folder_and_the_old_one_goes_when_nobody_can_read_it(paths: PathTables):
+    fill_runs(paths)
+    paths.keep_only(STORE, {"r1": {"a"}, "r2": set()}, model_set=MODEL_SET)
+    left = ["r1/000000000000.1/part-0.parquet", "r1/000000000002.1/part-0.parquet"]
+    others = ["r3/000000000000/part-0.parquet", "r4/000000000000/part-0.parquet"]
+    assert files(paths) == sorted([*left, "r1/000000000000/part-0.parquet", "r1/000000000002/part-0.parquet", *others])
+    assert paths.sweep(model_set=MODEL_SET, idle=dt.timedelta(hours=1)) == 0
+    assert no_grace(paths) == 2
+    assert files(paths) == [*left, *others]
+    assert stored(paths, run_id=["r1", "r2"]) == ["r1 a", "r1 a"]
+    assert paths.append(STORE, models("z"), commit()) is False
+
+
+@pytest.mark.parametrize("keys", [{"b"}, set()], ids=["some rows stay", "none stays"])
+def test_a_writer_that_was_thought_dead_does_not_bring_removed_rows_back(
+    paths: PathTables, monkeypatch: pytest.MonkeyPatch, keys
+):
+    fill_runs(paths)
+    paths.keep_only(STORE, {"r1": keys}, model_set=MODEL_SET)
+    no_grace(paths)
+    monkeypatch.setattr(path_commits, "numbers", lambda _: [])
+    assert paths.append(STORE, models("a", "b"), commit(0)) is False
+    assert attempts(paths) == []
+    assert stored(paths, run_id=["r1"]) == (["r1 b", "r1 b"] if keys else [])
+
+
+def test_a_process_killed_while_it_removes_rows_has_lost_and_doubled_nothing(
+    paths: PathTables, monkeypatch: pytest.MonkeyPatch
+):
+    """It ends before each step in turn; what it left is read, and the next one ends its work."""
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise KilledError
+
+    fill_runs(paths)
+    for name, module in (("copy", path_files), ("publish", path_commits), ("empty", path_commits)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, killed)
+            with pytest.raises(KilledError):
+                paths.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET)
+        assert stored(paths, run_id=["r1"], key_id=["a"]) == ["r1 a", "r1 a"]
+    with monkeypatch.context() as patch:
+        patch.setattr(path_commits, "remove", killed)
+        with pytest.raises(KilledError):
+            paths.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET)
+    # The commit that is emptied is empty although its folder is still there; the one after it is as it was.
+    assert (paths.root / "c/s/group_model_store/c.s.eta/r1/000000000001/part-0.parquet").exists()
+    assert stored(paths, run_id=["r1"]) == ["r1 a", "r1 a", "r1 d"]
+    paths.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET)
+    no_grace(paths)
+    assert stored(paths, run_id=["r1"]) == ["r1 a", "r1 a"]
+    assert len(files(paths)) == 5
+
+
+def test_a_reader_that_has_listed_a_folder_that_goes_reads_again(paths: PathTables, monkeypatch: pytest.MonkeyPatch):
+    fill_runs(paths)
+    real, changed = path_files.read, []
+
+    def late(table: Table, folders: list[Path], *rest: object) -> pa.Table:
+        if not changed:
+            changed.append(True)
+            monkeypatch.undo()
+            paths.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET)
+            no_grace(paths)
+        return real(table, folders, *rest)
+
+    monkeypatch.setattr(path_files, "read", late)
+    assert stored(paths, run_id=["r1"]) == ["r1 a", "r1 a"]
+    assert changed
+
+
+def test_of_two_that_remove_rows_at_once_only_what_both_keep_is_sure_to_stay(paths: PathTables):
+    keys = [f"{i:03d}" for i in range(200)]
+    for number in range(5):
+        paths.append(STORE, models(*keys, number=number), commit(number))
+    start = threading.Barrier(2)
+
+    def remove(kept: list[str]) -> None:
+        start.wait()
+        paths.keep_only(STORE, {"r1": set(kept)}, model_set=MODEL_SET)
+
+    threads = [threading.Thread(target=remove, args=[kept]) for kept in (keys[:150], keys[50:])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {f"r1 {key}" for key in keys[50:150]} <= set(stored(paths))
+    assert [row for row, count in Counter(stored(paths)).items() if count > 5] == []
+    for kept in (keys[:150], keys[50:]):
+        paths.keep_only(STORE, {"r1": set(kept)}, model_set=MODEL_SET)
+    assert stored(paths) == sorted(f"r1 {key}" for key in keys[50:150] for _ in range(5))
+
+
+def test_a_sweep_removes_what_killed_writers_left_and_nothing_that_is_still_written(paths: PathTables):
+    fill_runs(paths)
+    old, young = (next(paths.root.rglob("r1")) / name for name in (".attempt-old", ".attempt-young"))
+    for folder in (old, young):
+        (folder / "_temporary").mkdir(parents=True)
+        (folder / "_temporary" / "part-0.parquet").write_text("half")
+    for path in (old, *old.rglob("*")):
+        os.utime(path, (1.0, 1.0))
+    before = stored(paths)
+    assert paths.sweep(model_set="c.s.other", idle=dt.timedelta(days=2)) == 0
+    assert paths.sweep(model_set=MODEL_SET, idle=dt.timedelta(days=2)) == 1
+    assert (old.exists(), young.exists()) == (False, True)
+    assert stored(paths) == before
+
+
+def test_large_models_that_stay_are_copied_as_they_are(paths: PathTables):
+    keys = [f"{i:02d}" for i in range(40)]
+    data = [os.urandom(2**20) for _ in keys]
+    rows = models(*keys).set_column(STORE.names.index("data"), "data", pa.array(data, pa.binary()))
+    paths.append(STORE, rows, commit())
+    paths.keep_only(STORE, {"r1": set(keys[1:])}, model_set=MODEL_SET)
+    no_grace(paths)
+    found = paths.read(STORE, columns=["key_id", "data"]).sort_by("key_id")
+    assert found["data"].to_pylist() == data[1:]
+    assert pq.ParquetFile(next(paths.root.rglob("*.parquet"))).num_row_groups > 1
 
 
 def test_reading_makes_nothing(paths: PathTables):
@@ -530,6 +743,14 @@ def test_an_empty_spark_frame_takes_its_number(tables: Tables, any_spark: SparkS
     assert tables.append(RUN, frame, commit()) is True
     assert tables.append(RUN, frame, commit()) is False
     assert tables.read(RUN).num_rows == 0
+
+
+def test_spark_reads_what_is_left_of_commits(tables: Tables, any_spark: SparkSession):
+    fill_runs(tables)
+    tables.keep_only(STORE, {"r1": {"a"}, "r2": set()}, model_set=MODEL_SET)
+    frame = tables.scan(any_spark, STORE, columns=["run_id", "key_id"])
+    assert sorted(f"{row.run_id} {row.key_id}" for row in frame.collect()) == stored(tables)
+    assert tables.scan(any_spark, STORE, where={"run_id": ["r2"]}).count() == 0
 
 
 def counting(spark: SparkSession, folder: Path):

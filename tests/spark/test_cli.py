@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from group_models import api
+from group_models import api, releasing
 from group_models.cli import main
 from group_models.ports import SparkSession
 from tests import worlds
@@ -122,7 +122,7 @@ def test_a_run_whose_release_is_refused_ends_with_4_and_says_why(connect_spark: 
     code, _, err = run("release", "publish", spec, "--run-id", "night")
     assert (code, "--force` does" in err) == (1, True)
     assert run("release", "publish", spec, "--run-id", "night", "--force", "--note", "known")[0] == 0
-    assert api.list_releases(spec)[0].note == "known"
+    assert releasing.list_releases(spec)[0].note == "known"
 
 
 def test_refused_input_ends_with_1_before_anything_is_written(new: Path, run: Any):
@@ -191,7 +191,7 @@ def test_releases_are_listed_rolled_back_and_published_again(
 
     assert serving() == "two"
     code, _, err = run("release", "rollback", spec)
-    first = api.list_releases(spec)[0].release_id
+    first = releasing.list_releases(spec)[0].release_id
     assert (code, err.startswith(f"champion is back at release {first}")) == (0, True)
     assert serving() == "one"
     assert run("release", "publish", spec, "--run-id", "two", "--force")[0] == 0

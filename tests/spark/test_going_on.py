@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from group_models import api
+from group_models import api, releasing, targets
 from group_models.cli import main
 from group_models.errors import DataError, SpecError, StateError
 from group_models.fakes import MemoryTables
 from group_models.keys import key_id
+from group_models.loading import load_spec
 from group_models.ports import SparkSession
 from group_models.tables import MANIFEST, PLAN, RUN, STORE
 
@@ -218,7 +219,7 @@ def test_a_source_that_looks_half_loaded_is_refused_by_name_and_the_same_run_id_
 
     whole = dict.fromkeys("ABCDE", 1.0)
     api.train(of(rows(whole)), spark=any_spark, run_id="one")
-    tables = api.open_tables(api.load_spec(of(rows(whole))))
+    tables = targets.open_tables(load_spec(of(rows(whole))))
     (stats,) = (dict(s) for s in tables.read(RUN, where={"event": ["finished"]})["source_stats"].to_pylist())
     wanted = {"rows": 50.0, "usable rows": 50.0, "keys": 5.0, "keys with a model": 0.0}
     assert stats == {**wanted, "missing x": 0.0, "missing y": 0.0, "missing z": 0.0}
@@ -230,7 +231,7 @@ def test_a_source_that_looks_half_loaded_is_refused_by_name_and_the_same_run_id_
         api.train(of(half), spark=any_spark, run_id="two")
     with pytest.raises(DataError, match=r"looks half-loaded: 'z' is missing in 40.0% of the rows, in run one in 0.0%"):
         api.train(of(half, max_vanished_share=1, max_lost_rows_share=1), spark=any_spark, run_id="two")
-    assert (tables.read(PLAN, where={"run_id": ["two"]}).num_rows, len(api.list_releases(of(half)))) == (0, 1)
+    assert (tables.read(PLAN, where={"run_id": ["two"]}).num_rows, len(releasing.list_releases(of(half)))) == (0, 1)
     run = api.train(of(rows(dict.fromkeys("ABCDE", 2.0))), spark=any_spark, run_id="two")
     assert (run.counts, run.release_id is not None) == ({"trained": 5}, True)
     accepted = api.train(of(half), spark=any_spark, run_id="three", accept_changes=True)

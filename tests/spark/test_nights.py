@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from group_models import api
+from group_models import api, targets
 from group_models.errors import DataError
 from group_models.live import read_live
 from group_models.loading import load_spec
@@ -38,14 +38,14 @@ class House:
         return {r["key"]["key"]: Row(r["status"], r["serves"], r["model_run_id"], r["rows"]) for r in found}
 
     def live(self) -> dict[str, str]:
-        tables = api.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
+        tables = targets.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
         live = read_live(tables, nights.MODEL_SET)
         keys = {key_id: key["key"] for key_id, key in live.keys["key"].items()}
         return {keys[key_id]: run_id for key_id, run_id in live.models().items()}
 
     def stored(self, run_id: str) -> tuple[int, int]:
         """Return how many keys a run planned and how many of them it tried."""
-        tables = api.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
+        tables = targets.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
         where = {"model_set": [nights.MODEL_SET], "run_id": [run_id]}
         return tables.read(PLAN, where=where).num_rows, tables.read(STORE, columns=["key_id"], where=where).num_rows
 

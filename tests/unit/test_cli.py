@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from group_models import api, cli
+from group_models import api, cli, targets
 from group_models.cli import main
+from group_models.errors import LibraryWarning
 from group_models.loading import load_spec
 
 SPEC = {
@@ -33,7 +35,7 @@ def spec(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_warehouse_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(api.WAREHOUSE, raising=False)
+    monkeypatch.delenv(targets.WAREHOUSE, raising=False)
 
 
 def write(file: Path, content: dict[str, Any]) -> str:
@@ -55,6 +57,9 @@ def write(file: Path, content: dict[str, Any]) -> str:
         ["release", "list", "--help"],
         ["release", "publish", "--help"],
         ["release", "rollback", "--help"],
+        ["release", "pin", "--help"],
+        ["release", "unpin", "--help"],
+        ["clean", "--help"],
     ],
     ids=" ".join,
 )
@@ -74,6 +79,10 @@ def test_help_is_printed_for_every_command(capsys: pytest.CaptureFixture[str], a
         (["show", "x.yaml", "--worst", "0"], "Invalid value for '--worst'"),
         (["train", "x.yaml", "--jobs", "3"], "No such option: --jobs"),
         (["export", "x.yaml", "out"], "Missing option '--key'"),
+        (["release", "pin", "x.yaml", "--key", "carrier=UA"], "Missing option '--run-id'"),
+        (["release", "unpin", "x.yaml"], "Missing option '--key'"),
+        (["clean", "x.yaml"], "Missing option '--keep'"),
+        (["clean", "x.yaml", "--keep", "0"], "Invalid value for '--keep'"),
     ],
 )
 def test_a_wrong_command_line_is_told_with_exit_code_2(
@@ -81,6 +90,17 @@ def test_a_wrong_command_line_is_told_with_exit_code_2(
 ):
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_warning_about_libraries_is_a_line_and_the_noise_of_others_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    main(["init", str(tmp_path / "spec.yaml")])
+    warnings.warn("numpy 1.26.4 (here 2.3.4)", LibraryWarning, stacklevel=1)
+    warnings.warn("deprecated", UserWarning, stacklevel=1)
+    said = capsys.readouterr().err
+    assert "\nwarning: numpy 1.26.4 (here 2.3.4)\n" in said
+    assert "deprecated" not in said
 
 
 def test_a_bad_spec_is_refused_with_all_its_mistakes_and_no_traceback(
@@ -162,6 +182,8 @@ def test_an_empty_warehouse_has_no_keys_and_no_releases_and_is_not_made(
         (["release", "rollback", "SPEC"], "no earlier release of champion"),
         (["release", "rollback", "SPEC", "--run-id", "r1"], "run 'r1' was never published to champion"),
         (["release", "rollback", "SPEC", "--to", "x"], "there is no release 'x'; there is none yet"),
+        (["release", "pin", "SPEC", "--key", "carrier=UA", "--run-id", "r1"], "has no run 'r1'"),
+        (["release", "unpin", "SPEC", "--key", "carrier=UA"], "no key of champion is pinned"),
         (["show", "SPEC", "--run-id", "r1"], "has no run 'r1'"),
         (["export", "SPEC", "out", "--key", "carrier=UA"], "has no release yet"),
     ],
@@ -192,7 +214,7 @@ def test_the_warehouse_is_the_options_else_the_specs(
 ):
     monkeypatch.chdir(tmp_path)
     if environment:
-        monkeypatch.setenv(api.WAREHOUSE, environment)
+        monkeypatch.setenv(targets.WAREHOUSE, environment)
     assert main(["export", spec, "out", "--key", "carrier=UA", *options]) == 1
     assert str(tmp_path / expected) in capsys.readouterr().err
 
@@ -203,7 +225,7 @@ def test_without_a_warehouse_in_the_spec_the_environment_says_where(
     monkeypatch.chdir(tmp_path)
     bare = write(tmp_path / "bare.yaml", {name: value for name, value in SPEC.items() if name != "warehouse"})
     for environment, expected in [("elsewhere", "elsewhere"), ("", "warehouse")]:
-        monkeypatch.setenv(api.WAREHOUSE, environment)
+        monkeypatch.setenv(targets.WAREHOUSE, environment)
         assert main(["export", bare, "out", "--key", "carrier=UA"]) == 1
         assert f"{tmp_path / expected}/" in capsys.readouterr().err
 

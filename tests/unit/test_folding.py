@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from group_models.errors import StateError
 from group_models.folding import live_set, publish_refusal
-from group_models.releases import FoldPlan, Release, RunInfo, counted, newer_runs, pins, runs_to_read
-
-EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-COLUMNS = ["run_id", "key_id", "status", "serves", "model_run_id"]
+from group_models.releases import FoldPlan, Release, RunInfo, hold, newer_runs, runs_to_read
+from tests.unit.histories import ANY, COLUMNS, EPOCH, EVENTS, KEYS, History, happen
 
 
 def manifest(*rows: str) -> pd.DataFrame:
@@ -245,135 +243,6 @@ def test_carriers_beside_a_slow_full_run_end_the_same_in_any_order_of_publishing
 
 # Random histories
 
-KEYS = {"ua1": "ua", "ua2": "ua", "ua3": "ua", "dl1": "dl", "dl2": "dl", "dl3": "dl"}
-"""Keys and their carriers; a scoped run is of one carrier."""
-
-OUTCOMES = ("new", "new", "unchanged", "failed", "kept", "to_parent", "too_small", "vanished")
-
-
-class History:
-    """A model set as a product would keep it, and beside it the answers, kept as dictionaries.
-
-    The dictionaries never look at a manifest row or fold the log backwards: they replay the log forwards, and
-    remember of each run what it decided.
-    """
-
-    def __init__(self) -> None:
-        self.log: list[Release] = []
-        self.runs: dict[str, RunInfo] = {}
-        self.rows: list[tuple[str | None, ...]] = []
-        self.decided: dict[str, dict[str, str | None]] = {}
-        self.serving: dict[str, dict[str, str | None]] = {}
-        self.now = EPOCH
-
-    def tick(self) -> dt.datetime:
-        self.now += dt.timedelta(seconds=1)
-        return self.now
-
-    def start(self, carrier: str | None, outcomes: Sequence[str]) -> None:
-        run_id = f"r{len(self.runs)}"
-        base = self.log[-1].release_id if self.log else None
-        self.runs[run_id] = RunInfo(run_id, self.tick(), carrier is None, base)
-        before = self.replay("champion", base) if base else {}
-        self.decided[run_id], self.serving[run_id] = {}, {}
-        for (key, of_carrier), outcome in zip(KEYS.items(), outcomes, strict=True):
-            if carrier in (None, of_carrier):
-                self.add_row(run_id, key, outcome, before.get(key))
-
-    def add_row(self, run_id: str, key: str, outcome: str, before: str | None) -> None:
-        if outcome == "vanished" and before is None:
-            return  # not in the data and never had a model: no row
-        if outcome == "new" or (outcome in ("unchanged", "kept") and before is None):
-            row, decided = ("trained", "new", run_id), {key: run_id}
-        elif outcome == "to_parent":
-            row, decided = ("rejected", "parent", None), {key: None}
-        else:
-            status = {"kept": "rejected"}.get(outcome, outcome)
-            row, decided = (status, "previous" if before else "parent", before), {}
-        self.rows.append((run_id, key, *row))
-        self.decided[run_id] |= decided
-        self.serving[run_id][key] = row[2]
-
-    def act(self, action: str, alias: str, **what: str | None) -> None:
-        at = self.tick()
-        made = Release(model_set="m", alias=alias, action=action, release_id=f"x{len(self.log)}", at=at, **what)
-        self.log.append(made)
-
-    def moment_of(self, as_of: str | None) -> int:
-        return len(self.log) if as_of is None else 1 + [row.release_id for row in self.log].index(as_of)
-
-    def replay(self, alias: str, as_of: str | None) -> dict[str, str | None]:
-        """Return key to model, without pins, by replaying the log forwards."""
-        counts: dict[str, set[str]] = {"champion": set(), "challenger": set()}
-        snapshots: dict[str, set[str]] = {}
-        for row in self.log[: self.moment_of(as_of)]:
-            if row.action == "publish":
-                counts[row.alias] = {*counts[row.alias], row.run_id}
-            elif row.action in ("rollback", "adopt"):
-                counts[row.alias] = snapshots[row.target_release_id]
-            snapshots[row.release_id] = counts[row.alias]
-        runs = counts["champion"] | (counts["challenger"] if alias == "challenger" else set())
-        live: dict[str, str | None] = {}
-        for run_id in sorted(runs, key=lambda each: self.runs[each].started_at):
-            live.update(self.decided[run_id])
-        return live
-
-    def expected(self, alias: str, as_of: str | None) -> dict[str, str]:
-        live = self.replay(alias, as_of)
-        for row in self.log[: self.moment_of(as_of)]:
-            if row.alias == alias and row.action == "pin":
-                live[f"pin {row.key_id}"] = self.serving[row.run_id][row.key_id]
-            elif row.alias == alias and row.action == "unpin":
-                live.pop(f"pin {row.key_id}", None)
-        laid_over = {key: live.get(f"pin {key}", live.get(key)) for key in KEYS}
-        return {key: model for key, model in laid_over.items() if model is not None}
-
-    def folded(self, alias: str, as_of: str | None, plan: FoldPlan) -> pd.DataFrame:
-        """Return the live set as the product makes it: from the rows of the runs to read and of the pins."""
-        held = pins(self.log, alias, as_of)
-        wanted = {*plan.run_ids, *held.values()}
-        rows = pd.DataFrame(self.rows, columns=COLUMNS, dtype=object)
-        return live_set(rows[rows["run_id"].isin(wanted)].iloc[::-1], plan, held)
-
-    def naive_plan(self, alias: str, as_of: str | None) -> FoldPlan:
-        runs = counted(self.log, alias, as_of)
-        return FoldPlan(None, tuple(run_id for run_id in self.runs if run_id in runs))
-
-
-ALIASES = st.sampled_from(["champion", "champion", "champion", "challenger"])
-SCOPES = st.sampled_from([None, None, "ua", "dl"])
-ANY = st.integers(0, 99)
-RECENT = st.integers(-4, -1)
-EACH_KEY = st.tuples(*[st.sampled_from(OUTCOMES)] * len(KEYS))
-EVENTS = st.one_of(
-    st.tuples(st.just("start"), SCOPES, EACH_KEY),
-    st.tuples(st.just("night"), SCOPES, EACH_KEY),
-    st.tuples(st.just("night"), SCOPES, EACH_KEY),
-    st.tuples(st.just("publish"), ALIASES, RECENT),
-    st.tuples(st.just("publish"), ALIASES, ANY),
-    st.tuples(st.sampled_from(["rollback", "adopt"]), ALIASES, RECENT | ANY),
-    st.tuples(st.sampled_from(["pin", "unpin"]), ALIASES, ANY),
-)
-
-
-def happen(history: History, event: tuple) -> None:
-    """Let one event happen, where it can; a night is a run that is published when it ends."""
-    action, alias, choice = event
-    own = [row.release_id for row in history.log if row.alias == alias]
-    if action in ("start", "night"):
-        history.start(alias, choice)
-        if action == "night":
-            history.act("publish", "champion", run_id=list(history.runs)[-1])
-    elif action == "publish" and history.runs:
-        history.act("publish", alias, run_id=list(history.runs)[choice % len(history.runs)])
-    elif action in ("rollback", "adopt") and own:
-        history.act(action, alias, target_release_id=own[choice % len(own)])
-    elif action == "unpin":
-        history.act("unpin", alias, key_id=list(KEYS)[choice % len(KEYS)])
-    elif action == "pin" and history.rows:
-        run_id, key, *_ = history.rows[choice % len(history.rows)]
-        history.act("pin", alias, key_id=key, run_id=run_id)
-
 
 def questions(history: History, choice: int) -> Iterator[tuple[str, str | None]]:
     """What is asked of a history: each alias, now and as of some release."""
@@ -400,13 +269,24 @@ def test_the_live_set_of_any_history_is_what_replaying_it_gives(events, choice):
         assert fast.loc[fast["newest_run_id"].isna(), "is_pinned"].all()
 
 
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(EVENTS, min_size=5, max_size=16))
+def test_no_night_changes_what_a_rollback_brought_back(events):
+    history = History()
+    for event in events:
+        before, was_held = history.expected("champion", None), history.held["champion"]
+        happen(history, event)
+        assert {alias: hold(history.log, alias) is not None for alias in history.held} == history.held
+        assert event[0] != "night" or not was_held or history.expected("champion", None) == before
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENTS, min_size=5, max_size=16), ANY)
 def test_publishing_a_run_that_is_refused_as_decided_later_would_change_nothing(events, choice):
     history = History()
     for event in [*events, ("start", None, ("new",) * len(KEYS))]:
         happen(history, event)
-    run_id = list(history.runs)[choice % len(history.runs)]
+    run_id = history.finished()[choice % len(history.finished())]
     rows = pd.DataFrame(history.rows, columns=COLUMNS, dtype=object)
     said = publish_refusal(history.log, history.runs, "champion", run_id, rows, is_forced=True)
     before = history.expected("champion", None)

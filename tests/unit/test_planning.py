@@ -83,13 +83,57 @@ def test_exactly_min_rows_is_enough():
 
 
 def test_an_oversize_key_is_sampled_so_far_that_its_rows_stay_below_the_limit():
-    plan = plan_keys(sizes(("big", 5000, 4000, 400)), spec({"max_key_rows": 1000}), COSTS, slots=1)
-    row = by_name(plan)["big"]
+    wanted = spec({"max_key_rows": 1000}, oversize="sample")
+    row = by_name(plan_keys(sizes(("big", 5000, 4000, 400)), wanted, COSTS, slots=1))["big"]
     # 1,000 - 3 * sqrt(1,000) = 905 of 4,000 rows.
     assert row["sample_share"] == pytest.approx(905.13 / 4000, abs=1e-5)
     assert row["decision"] == "sampled"
     assert row["reason"] == "4,000 usable rows are over max_key_rows 1,000; a sample of 22.63% is used"
     assert row["predicted_seconds"] == pytest.approx(9.06)
+
+
+def test_distributed_keys_have_a_unit_and_a_wave_of_their_own_after_all_others():
+    measured = sizes(("big", 5000, 4000, 400), ("huge", 9000, 9000, 900), ("s", 20, 20, 2), ("few", 2, 2, 2))
+    plan = plan_keys(measured, spec({"max_key_rows": 1000}, oversize="distribute"), COSTS, slots=4)
+    found = by_name(plan)
+    place = {name: (row["decision"], row["unit"], row["wave"], row["key_index"]) for name, row in found.items()}
+    others = sorted(place.pop(name) for name in ("big", "huge"))
+    assert others == [("distributed", 1, 1, 0), ("distributed", 2, 2, 0)]
+    assert place == {"s": ("whole", 0, 0, 0), "few": ("too_small", None, None, None)}
+    said = "4,000 usable rows are over max_key_rows 1,000; trained over the whole cluster"
+    assert (found["big"]["reason"], found["big"]["n_parts"]) == (said, 1)
+    assert found["big"]["predicted_seconds"] == pytest.approx(40.0 / 4)
+    assert summarise(plan).predicted_seconds == pytest.approx(10.0 + 22.5 + 0.2)
+
+
+def test_a_plan_of_distributed_keys_alone_starts_with_the_first_of_them():
+    plan = plan_keys(sizes(("big", 50, 50, 5)), spec({"max_key_rows": 20}, oversize="distribute"), COSTS, slots=2)
+    row = by_name(plan)["big"]
+    assert (row["decision"], row["unit"], row["wave"], plan.waves) == ("distributed", 0, 0, 1)
+
+
+def test_keys_that_cannot_be_distributed_are_salted_and_say_why():
+    wanted = spec({"max_key_rows": 1000}, oversize="distribute")
+    row = by_name(plan_keys(sizes(("big", 5000, 4000, 400)), wanted, COSTS, slots=4, why_not="no slots"))["big"]
+    assert (row["decision"], row["n_parts"]) == ("salted", 5)
+    said = "4,000 usable rows are over max_key_rows 1,000; trained in 5 parts, not distributed: no slots"
+    assert row["reason"] == said
+
+
+def test_an_oversize_key_is_salted_into_so_many_parts_that_each_stays_below_the_limit():
+    plan = plan_keys(sizes(("big", 5000, 4000, 400), ("s", 20, 20, 2)), spec({"max_key_rows": 1000}), COSTS, slots=1)
+    row = by_name(plan)["big"]
+    # 1,000 - 3 * sqrt(1,000) = 905 of 4,000 rows a part.
+    assert (row["decision"], row["n_parts"], row["unit"], row["sample_share"]) == ("salted", 5, 0, None)
+    assert row["reason"] == "4,000 usable rows are over max_key_rows 1,000; trained in 5 parts"
+    assert row["predicted_seconds"] == pytest.approx(40.0)
+    parts = plan.parts().to_pylist()
+    assert [(p["part"], p["unit"], p["usable_rows"]) for p in parts if p["key_id"] == row["key_id"]] == [
+        (part, part, 800.0) for part in range(5)
+    ]
+    assert [(p["part"], p["unit"]) for p in parts if p["key_id"] != row["key_id"]] == [(-1, 5)]
+    assert plan.units()["rows"].to_pylist() == [800.0] * 5 + [20.0]
+    assert plan.has_salted
 
 
 def test_bytes_make_a_key_oversize_too_and_a_unit_bounds_a_key():
@@ -160,7 +204,7 @@ def worlds(draw: st.DrawFn) -> tuple[pa.Table, Spec, int]:
         "max_unit_model_bytes": draw(st.integers(500, 20_000)),
     }
     compute = {"wave_s": draw(st.floats(0.2, 60))}
-    oversize = draw(st.sampled_from(["sample", "skip"]))
+    oversize = draw(st.sampled_from(["salt", "sample", "skip"]))
     return sizes(*keys), spec(limits, compute=compute, oversize=oversize), draw(st.integers(1, 5))
 
 
@@ -182,14 +226,13 @@ def test_no_key_is_lost_or_doubled_and_the_fitted_ones_alone_have_a_place(world)
 def test_no_unit_is_over_its_bytes_or_its_model_bytes_but_a_single_key(world):
     measured, wanted, slots = world
     plan = plan_keys(measured, wanted, COSTS, slots=slots)
-    fitted = [row for row in plan.keys.to_pylist() if row["unit"] is not None]
-    for unit in {row["unit"] for row in fitted}:
-        keys = [row for row in fitted if row["unit"] == unit]
-        share = [row["sample_share"] or 1.0 for row in keys]
-        nbytes = sum(np.ceil(row["bytes"] * s) for row, s in zip(keys, share, strict=True))
-        model_bytes = sum(np.ceil(row["usable_rows"] * s) * 10 for row, s in zip(keys, share, strict=True))
-        assert nbytes <= wanted.limits.max_unit_bytes
-        assert model_bytes <= wanted.limits.max_unit_model_bytes or len(keys) == 1
+    share = {row["key_id"]: row["sample_share"] or 1.0 for row in plan.keys.to_pylist()}
+    parts = plan.parts().to_pylist()
+    for unit in {row["unit"] for row in parts}:
+        own = [row for row in parts if row["unit"] == unit]
+        assert sum(row["bytes"] * share[row["key_id"]] for row in own) <= wanted.limits.max_unit_bytes
+        model_bytes = sum(row["predicted_model_bytes"] for row in own)
+        assert model_bytes <= wanted.limits.max_unit_model_bytes or len(own) == 1
 
 
 @settings(deadline=None)
@@ -197,13 +240,30 @@ def test_no_unit_is_over_its_bytes_or_its_model_bytes_but_a_single_key(world):
 def test_units_waves_and_places_are_numbered_from_zero_without_gaps(world):
     measured, wanted, slots = world
     plan = plan_keys(measured, wanted, COSTS, slots=slots)
-    fitted = [row for row in plan.keys.to_pylist() if row["unit"] is not None]
-    units = sorted({row["unit"] for row in fitted})
+    parts = plan.parts().to_pylist()
+    units = sorted({row["unit"] for row in parts})
     assert units == list(range(len(units)))
-    wave_of = {row["unit"]: row["wave"] for row in fitted}
+    wave_of = {row["unit"]: row["wave"] for row in parts}
     assert [wave_of[unit] for unit in units] == sorted(wave_of.values())
     assert set(wave_of.values()) == set(range(plan.waves))
+    index_of = {row["key_id"]: row["key_index"] for row in plan.keys.to_pylist()}
     for unit in units:
-        index = sorted(row["key_index"] for row in fitted if row["unit"] == unit)
+        index = sorted(index_of[row["key_id"]] for row in parts if row["unit"] == unit)
         assert index == list(range(len(index)))
     assert [unit for wave in range(plan.waves) for unit in plan.units_of_wave(wave)] == units
+
+
+@settings(deadline=None)
+@given(worlds())
+def test_the_parts_of_a_key_are_alone_in_consecutive_units_of_one_wave(world):
+    measured, wanted, slots = world
+    plan = plan_keys(measured, wanted, COSTS, slots=slots)
+    parts = plan.parts().to_pylist()
+    for row in plan.keys.to_pylist():
+        own = [part for part in parts if part["key_id"] == row["key_id"]]
+        assert len(own) == (row["n_parts"] or 0)
+        if row["decision"] == "salted":
+            assert [part["part"] for part in own] == list(range(row["n_parts"]))
+            assert [part["unit"] for part in own] == list(range(row["unit"], row["unit"] + row["n_parts"]))
+            assert len({part["wave"] for part in own}) == 1
+            assert not [p for p in parts if p["key_id"] != row["key_id"] and p["unit"] in {o["unit"] for o in own}]

@@ -1,41 +1,16 @@
 """Publishing and rolling back on tables in memory, with hand-made runs."""
 
-import datetime as dt
-
 import pytest
 
 from group_models.errors import StateError
 from group_models.fakes import MemoryTables
 from group_models.live import read_key_kinds, read_live, read_without_pins
-from group_models.ports import Commit
-from group_models.publishing import newest_run, publish, rollback
+from group_models.publishing import newest_run, publish, publish_unattended, rollback
 from group_models.releases import counted, releases_from
 from group_models.showing import newest_rows
 from group_models.spec import Limits
-from group_models.tables import MANIFEST, PLAN, RELEASE, RUN, STORE
-
-SET = "c.s.m"
-START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-
-
-def add_run(tables, run_id, day, statuses, *, kinds=None, base=None, copies=1):
-    """A finished run of day `day` in which keys came to these statuses."""
-    shared = {"model_set": SET, "run_id": run_id}
-    kinds = kinds or {"k": "string"}
-    run = {**shared, "event": "started", "at": START + dt.timedelta(days=day), "key_kinds": kinds, "base_release": base}
-    tables.append(RUN, RUN.rows([{**run, "feature_kinds": {"x": "numeric"}}]), Commit(SET, run_id, 0))
-    key = [{**shared, "key_id": k, "key": [("k", k)], "level": "k"} for k in statuses]
-    tables.append(PLAN, PLAN.rows([{**row, "decision": "whole"} for row in key]), Commit(SET, run_id, 0))
-    stored = [{**row, "wave": 0, "number": 0, "part": -1, "format": 1} for row in key]
-    stored = [{n: v for n, v in row.items() if n in STORE.names} | {"status": "trained"} for row in stored]
-    tables.append(STORE, STORE.rows(stored), Commit(SET, run_id, 0))
-    rows = []
-    for row, status in zip(key, statuses.values(), strict=True):
-        new = status == "trained"
-        rows += copies * [
-            {**row, "status": status, "serves": "new" if new else "none", "model_run_id": run_id if new else None}
-        ]
-    tables.append(MANIFEST, MANIFEST.rows(rows), Commit(SET, run_id, 0))
+from group_models.tables import RELEASE
+from tests.unit.runs import SET, add_run, by_name
 
 
 def counting(tables):
@@ -125,17 +100,92 @@ def test_a_run_that_is_not_published_changes_nothing_of_how_keys_are_read(tables
 def test_before_the_first_release_nothing_was_served(tables):
     publish(tables, SET, "r1", limits=Limits())
     assert read_without_pins(tables, SET, None).models() == {}
-    assert read_live(tables, SET).models() == {"a": "r1"}
+    assert by_name(read_live(tables, SET).models()) == {"a": "r1"}
 
 
 def test_g12_a_manifest_row_that_stands_twice_is_shown_once():
     tables = MemoryTables()
     add_run(tables, "r1", 1, dict.fromkeys("abc", "trained"), copies=2)
     live = read_run_live(tables)
-    assert [row["key_id"] for row in newest_rows(tables, SET, live)] == ["a", "b", "c"]
+    assert sorted(row["key"]["k"] for row in newest_rows(tables, SET, live)) == ["a", "b", "c"]
 
 
 def read_run_live(tables):
     from group_models.live import read_run
 
     return read_run(tables, SET, "r1")
+
+
+# After a rollback
+
+
+def unattended(tables, run_id):
+    return publish_unattended(tables, SET, run_id, limits=Limits())
+
+
+def test_a_run_publishes_itself_where_nothing_speaks_against_it(tables):
+    done, refusal = unattended(tables, "r1")
+    assert (done.action, done.run_id, refusal) == ("publish", "r1", None)
+    assert counting(tables) == {"r1"}
+
+
+def test_after_a_rollback_no_run_publishes_itself_until_one_is_published_by_hand(tables, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "ada")
+    first, _ = publish_all(tables, "r1", "r2")
+    back = rollback(tables, SET, target=first.release_id, note="r2 was worse")
+    done, refusal = unattended(tables, "r3")
+    assert done is None
+    at = f"{back.at:%Y-%m-%d %H:%M:%S} UTC"
+    assert refusal.startswith(
+        f"ada brought champion back to release {first.release_id} (rollback {back.release_id} of {at}: r2 was worse)"
+    )
+    assert "`group-models release publish SPEC --run-id r3` publishes this one and ends that" in refusal
+    assert counting(tables) == {"r1"}
+    publish_all(tables, "r3")
+    assert counting(tables) == {"r1", "r3"}
+    add_run(tables, "r4", 4, {"a": "trained"})
+    assert unattended(tables, "r4")[0].run_id == "r4"
+
+
+def test_a_held_run_that_needs_force_says_so_too(tables):
+    first, second = publish_all(tables, "r1", "r2")
+    add_run(tables, "r4", 4, {"a": "trained"}, base=second.release_id)
+    rollback(tables, SET, target=first.release_id)
+    _, refusal = unattended(tables, "r4")
+    assert "brought champion back" in refusal
+    assert "; besides, run r4 started from release" in refusal
+    assert "`release publish --force`" in refusal
+    publish(tables, SET, "r4", limits=Limits(), force=True)
+    assert counting(tables) == {"r1", "r4"}
+
+
+def test_a_rollback_of_challenger_holds_nothing_of_champion(tables):
+    first = publish(tables, SET, "r1", limits=Limits(), alias="challenger")
+    publish(tables, SET, "r2", limits=Limits(), alias="challenger")
+    rollback(tables, SET, target=first.release_id, alias="challenger")
+    assert unattended(tables, "r3")[0].run_id == "r3"
+
+
+def test_a_rollback_that_comes_while_a_run_publishes_itself_holds_it():
+    class Racing(MemoryTables):
+        raced = False
+
+        def append(self, table, rows, commit):
+            if table is RELEASE and not self.raced and rows["run_id"][0].as_py() == "r3":
+                self.raced = True
+                rollback(self, SET, target=None)
+            return super().append(table, rows, commit)
+
+    tables = Racing()
+    for day, run_id in enumerate(["r1", "r2", "r3"]):
+        add_run(tables, run_id, day, {"a": "trained"})
+    publish_all(tables, "r1", "r2")
+    done, refusal = unattended(tables, "r3")
+    assert done is None
+    assert "brought champion back" in refusal
+    assert counting(tables) == {"r1"}
+
+
+def test_what_is_no_refusal_is_raised(tables):
+    with pytest.raises(StateError, match="no run 'rx'"):
+        unattended(tables, "rx")

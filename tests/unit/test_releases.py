@@ -16,6 +16,7 @@ from group_models.releases import (
     RunInfo,
     counted,
     find_release,
+    hold,
     newer_runs,
     next_release,
     pins,
@@ -138,6 +139,25 @@ def test_rows_of_the_same_moment_are_ordered_by_their_id():
 def test_a_rollback_to_a_row_that_is_not_there_before_it_is_an_error(acts, said):
     with pytest.raises(StateError, match=said):
         counts(acts)
+
+
+@pytest.mark.parametrize(
+    ("acts", "held"),
+    [
+        ([], None),
+        (["publish r1"], None),
+        (["publish r1", "publish r2", "rollback x1"], "x3"),
+        (["publish r1", "publish r2", "adopt x1"], "x3"),
+        (["publish r1", "publish r2", "rollback x1", "publish r2"], None),
+        (["publish r1", "publish r2", "rollback x1", "rollback x2"], "x4"),
+        (["publish r1", "rollback x1", "pin k r1", "unpin k", "mirror x2"], "x2"),
+        (["publish r1", "rollback x1", "challenger publish r2"], "x2"),
+        (["challenger publish r1", "challenger rollback x1"], None),
+    ],
+)
+def test_a_rollback_holds_champion_until_something_is_published_to_it(acts, held):
+    found = hold(log(*acts)[::-1])
+    assert (found and found.release_id) == held
 
 
 def test_a_moment_that_is_not_in_the_log_is_an_error_that_names_the_newest_few():

@@ -1,0 +1,245 @@
+"""Parts of salted keys to ensembles: measured together on the holdout by the scoring path, then put into one model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_columns import upload
+from group_models.adapters.spark_score import IS_DATA, MODEL_IX, RUN_IX
+from group_models.adapters.spark_train import is_holdout, placed_units
+from group_models.artifacts import FORMAT, digest
+from group_models.ensembles import EnsemblePredictor, pack_parts
+from group_models.fitting import RESULT, FitSettings, result_frame
+from group_models.frames import Roles
+from group_models.mlmodel import MlmodelTemplate
+from group_models.routing import Codes, Floats, Inputs, predict_stream
+from group_models.summing import RegressionSums, merged
+from group_models.tables import STORE, utc_now
+
+ROWS_PER_UNIT = 200_000
+"""Holdout rows that one task measures an ensemble on; more are spread over several."""
+
+BASELINE, UNITS = "baseline", "units"
+_SIDES = ("m_", "b_")
+_FIELDS = [field.name for field in dataclasses.fields(RegressionSums)]
+_COUNTS = ("count", "not_finite")
+_SUMS = {f"{side}{name}": "bigint" if name in _COUNTS else "double" for side in _SIDES for name in _FIELDS}
+"""Sums of the ensemble and of its baseline, as columns and their types."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ensemble:
+    """One salted key whose parts are to be measured together.
+
+    Attributes
+    ----------
+    parts
+        The parts (as the store numbers them) that have not seen the holdout.
+    baseline
+        What the ensemble of the parts' medians predicts.
+    """
+
+    key_id: str
+    parts: Sequence[int]
+    holdout_rows: int
+    baseline: float
+
+
+def measure_ensembles(
+    rows: DataFrame,
+    plan: DataFrame,
+    store: DataFrame,
+    ensembles: Sequence[Ensemble],
+    *,
+    roles: Roles,
+    key_types: Mapping[str, str],
+    settings: FitSettings,
+) -> dict[str, tuple[RegressionSums, RegressionSums]]:
+    """Return, by key id, the sums of each ensemble and of its baseline over the key's holdout.
+
+    Parameters
+    ----------
+    rows
+        The source as `spark_columns.fit_columns` gives it.
+    plan
+        The salted keys as rows of the plan table: `key_id, key`.
+    store
+        The parts' rows of the store that count: `key_id, part, data, data_file`.
+
+    Notes
+    -----
+    The holdout streams past the ensemble as an input does when it is scored: a holdout of any size is in no
+    place at once, and a large one is spread over tasks, each of which gets the ensemble.
+    """
+    counts = [max(1, -(-ensemble.holdout_rows // ROWS_PER_UNIT)) for ensemble in ensembles]
+    placed = placed_units(rows.sparkSession, sum(counts))
+    starts = np.cumsum(counts) - counts
+    units = [placed[start : start + count].tolist() for start, count in zip(starts, counts, strict=True)]
+    data = _holdout_rows(rows, plan, ensembles, units, roles=roles, key_types=key_types, settings=settings)
+    models = _measured_models(store, ensembles, units)
+    mixed = data.unionByName(models, allowMissingColumns=True)
+    ordered = mixed.repartition(len(placed), sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA)
+    features = sc.feature_names(len(roles.features))
+    inputs = {0: Inputs(dict(roles.features), tuple(range(len(features))))}
+
+    def sums(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return predict_stream(batches, inputs, features, _sums_of_batch)
+
+    found = (
+        ordered.mapInPandas(sums, ", ".join([f"{MODEL_IX} int", *[f"{n} {t}" for n, t in _SUMS.items()]]))
+        .toArrow()
+        .to_pylist()
+    )
+    return {ensemble.key_id: _merged_sums(found, ix) for ix, ensemble in enumerate(ensembles)}
+
+
+def _holdout_rows(
+    rows: DataFrame,
+    plan: DataFrame,
+    ensembles: Sequence[Ensemble],
+    units: Sequence[Sequence[int]],
+    *,
+    roles: Roles,
+    key_types: Mapping[str, str],
+    settings: FitSettings,
+) -> DataFrame:
+    """Return the held out rows of the salted keys, each in one of its ensemble's units."""
+    assigned = pa.table(
+        {
+            "key_id": pa.array([ensemble.key_id for ensemble in ensembles], pa.string()),
+            MODEL_IX: pa.array(range(len(ensembles)), pa.int32()),
+            BASELINE: pa.array([ensemble.baseline for ensemble in ensembles], pa.float64()),
+            UNITS: pa.array(units, pa.list_(pa.int32())),
+        }
+    )
+    keys = plan.join(F.broadcast(upload(rows.sparkSession, assigned)), "key_id").select(
+        *sc.typed_keys(key_types), MODEL_IX, BASELINE, UNITS
+    )
+    held = rows.where(sc.is_usable() & is_holdout(settings))
+    joined = held.join(F.broadcast(keys), sc.same_key(held, keys, len(roles.keys)))
+    unit = F.get(UNITS, sc.part_of("measure", settings.seed, F.size(UNITS)))
+    return joined.select(
+        unit.alias(sc.UNIT),
+        MODEL_IX,
+        F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
+        BASELINE,
+        sc.TARGET,
+        *sc.feature_names(len(roles.features)),
+    )
+
+
+def _measured_models(store: DataFrame, ensembles: Sequence[Ensemble], units: Sequence[Sequence[int]]) -> DataFrame:
+    """Return each ensemble of measured parts as a model row in each of its units."""
+    wanted = [
+        {"key_id": ensemble.key_id, "part": part, MODEL_IX: ix, UNITS: list(units[ix])}
+        for ix, ensemble in enumerate(ensembles)
+        for part in ensemble.parts
+    ]
+    schema = pa.schema({"key_id": pa.string(), "part": pa.int32(), MODEL_IX: pa.int32(), UNITS: pa.list_(pa.int32())})
+    wanted_parts = F.broadcast(upload(store.sparkSession, pa.Table.from_pylist(wanted, schema)))
+    parts = store.join(wanted_parts, ["key_id", "part"])
+    schema_text = f"{MODEL_IX} int, {UNITS} array<int>, format int, data_file string, sha256 string, data binary"
+
+    def assemble(frame: pd.DataFrame) -> pd.DataFrame:
+        packed = _packed(frame)
+        row = {
+            MODEL_IX: frame[MODEL_IX].iloc[:1].to_numpy(), UNITS: [frame[UNITS].iloc[0]], "format": FORMAT,
+            "data_file": EnsemblePredictor.data_file, "sha256": digest(packed), "data": packed,
+        }  # fmt: skip
+        return pd.DataFrame(row)
+
+    packed = parts.groupBy(MODEL_IX).applyInPandas(assemble, schema_text)
+    return packed.select(
+        F.explode(UNITS).alias(sc.UNIT),
+        MODEL_IX,
+        F.lit(0).alias(RUN_IX),
+        F.lit(False).alias(IS_DATA),  # noqa: FBT003 - a literal column
+        "format",
+        "data_file",
+        "sha256",
+        "data",
+    )
+
+
+def _packed(frame: pd.DataFrame) -> bytes:
+    """Return the models of one key's parts as one data file, in the parts' order."""
+    ordered = frame.sort_values("part")
+    return pack_parts(list(zip(ordered["data"], ordered["data_file"], strict=True)))
+
+
+def _sums_of_batch(batch: pd.DataFrame, prediction: Floats, _: Codes) -> pd.DataFrame:
+    """Return the sums of each ensemble's rows in a batch, for its predictions and for its baseline."""
+    is_data = batch[IS_DATA].to_numpy()
+    index = batch[MODEL_IX].to_numpy()
+    y, baseline = batch[sc.TARGET].to_numpy(np.float64), batch[BASELINE].to_numpy(np.float64)
+    found = []
+    for ix in np.unique(index[is_data]).tolist():
+        rows = is_data & (index == ix)
+        model, constant = RegressionSums.of(y[rows], prediction[rows]), RegressionSums.of(y[rows], baseline[rows])
+        found.append([ix, *dataclasses.astuple(model), *dataclasses.astuple(constant)])
+    return pd.DataFrame(found, columns=[MODEL_IX, *_SUMS])
+
+
+def _merged_sums(found: Sequence[Mapping[str, float]], ix: int) -> tuple[RegressionSums, RegressionSums]:
+    own = [row for row in found if row[MODEL_IX] == ix]
+    model, baseline = (
+        merged(RegressionSums(**{name: row[f"{side}{name}"] for name in _FIELDS}) for row in own)  # type: ignore[arg-type]
+        for side in _SIDES
+    )
+    return model, baseline
+
+
+def combine(
+    store: DataFrame,
+    outcomes: Mapping[str, Mapping[str, Any]],
+    template: MlmodelTemplate,
+    keys: Mapping[str, str],
+    n_parts: Mapping[str, int],
+) -> DataFrame:
+    """Return the store rows (columns `RESULT`) of ensembles, lazily: what is known of each, and its model.
+
+    Parameters
+    ----------
+    store
+        The parts' rows that count: `key_id, part, data, data_file`.
+    outcomes
+        Key id to the columns of its outcome, the model's apart.
+    keys, n_parts
+        Key id to the key as JSON, and to the number of its parts; the parts after those are for measuring only.
+    """
+
+    def assemble(frame: pd.DataFrame) -> pd.DataFrame:
+        key_id = str(frame["key_id"].iloc[0])
+        packed = _packed(frame[frame["part"] < n_parts[key_id]])
+        model = {
+            "mlmodel": template.render(key_id, keys[key_id], utc_now()),
+            "data": packed,
+            "data_file": EnsemblePredictor.data_file,
+            "model_bytes": len(packed),
+            "sha256": digest(packed),
+        }
+        return result_frame([{**outcomes[key_id], **model}])
+
+    wanted = store.where(F.col("key_id").isin(list(outcomes)))
+    return wanted.groupBy("key_id").applyInPandas(assemble, schema=STORE.spark_schema(RESULT))
+
+
+def of_these(models: DataFrame, counting: pa.Table) -> DataFrame:
+    """Return the rows of these keys, parts and numbers."""
+    wanted = upload(models.sparkSession, counting)
+    return models.join(F.broadcast(wanted), counting.column_names, "left_semi")
+
+
+def with_failed(frame: DataFrame, failed: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Return store rows (columns `RESULT`) with those of keys that have no model."""
+    rows = upload(frame.sparkSession, pa.Table.from_pandas(result_frame(failed), preserve_index=False))
+    return frame.unionByName(rows.selectExpr(*[f"cast({c} as {t}) as {c}" for c, t in frame.dtypes]))

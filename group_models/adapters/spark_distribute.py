@@ -1,0 +1,303 @@
+"""Train ONE oversize key over the whole cluster with `xgboost.spark`, where the session can; see `why_not`.
+
+What is stored is the form that the per-key family writes, so that nothing that reads models knows the difference.
+
+The same rows give the same model, bit for bit, however they were partitioned when they came, as long as the number of
+workers, the library and `spark.sql.execution.arrow.maxRecordsPerBatch` stay the same: rows are dealt out by their hash
+and ordered by time and hash on each worker, and xgboost adds up in the order of the workers. Another number of workers
+gives another model of the same quality: bins come from a sketch of each worker's rows, and `subsample` draws on each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_boost import WORKER, Boosting, spread
+from group_models.adapters.spark_errors import SPARK_ERRORS, cause
+from group_models.adapters.spark_ranks import exact_median
+from group_models.adapters.spark_sizes import count_slots
+from group_models.artifacts import FORMAT, digest, serialize
+from group_models.boosters import BoosterPredictor, booster_family
+from group_models.checking import features_of
+from group_models.distributing import refusal
+from group_models.estimators import EstimatorSettings, Features, Fitted
+from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable
+from group_models.fitting import RESULT, FitError, FitSettings
+from group_models.frames import none_where
+from group_models.keys import key_seed
+from group_models.registry import synthetic_rows
+from group_models.summing import RegressionSums, merged
+from group_models.tables import STORE, WHOLE, moment, utc_now
+
+_TRIAL_ROWS_PER_WORKER = 32
+_MODEL, _MEDIAN = "model", "median"
+_SUM_TYPES = {"int": "bigint", "float": "double"}
+_SUMS = [field.name for field in dataclasses.fields(RegressionSums)]
+_SUMS_SCHEMA = f"{WORKER} int, of string, " + ", ".join(
+    f"{field.name} {_SUM_TYPES[str(field.type)]}" for field in dataclasses.fields(RegressionSums)
+)
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedKey:
+    """The key to train: its id, the key as JSON, and its unit in the plan."""
+
+    key_id: str
+    key: str
+    unit: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Census:
+    """A key's rows counted: all, those held out, and which numeric features hold an infinite value."""
+
+    rows: int
+    held: int
+    infinite: tuple[str, ...]
+
+
+def why_not(spark: SparkSession, estimator: EstimatorSettings, features: Features, slots: int) -> str | None:
+    """Return in a sentence why this session cannot train this estimator over so many slots; None if it can.
+
+    Nothing is concluded from versions or the kind of session: one round is trained on a few made-up rows, with as many
+    workers as a key would get. (xgboost 3.2 trains in classic sessions only.)
+    """
+    if said := refusal(estimator, slots):
+        return said
+    if said := _too_few_slots(spark.range(1), slots):
+        return said
+    tried = _attempt(lambda _: _try(spark, estimator, features, slots))
+    if isinstance(tried, ErrorSummary):
+        said, _, _ = tried.error_message.partition("\n")
+        return f"xgboost.spark does not train in this session: {tried.error_type}: {said}"
+    return None
+
+
+def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slots: int) -> pa.Table:
+    """Train one key over `slots` workers and return its outcome: columns `fitting.RESULT`, one row.
+
+    The row means what a row of `fitting.fit_unit` means, with two differences: `params` has `num_workers`, and
+    `cpu_seconds` is null, since the workers' CPU time does not reach the driver.
+
+    The rows never come to one place: the holdout is measured by the workers, batch by batch, with the model as it is
+    stored. The training median is exact; it takes two more passes over the key's rows.
+
+    Parameters
+    ----------
+    rows
+        The key's usable rows: `time_us bigint, row_hash bigint, is_holdout boolean, y double`, and the features as
+        `f0.. double or string` in the order of `settings.features`.
+    """
+    started, clock = utc_now(), time.perf_counter()
+    seed = key_seed(settings.seed, key.key_id)
+    census = _Census(0, 0, ())
+    outcome: dict[str, Any] = {}
+
+    def train(progress: _Progress) -> dict[str, Any]:
+        nonlocal census
+        if said := _too_few_slots(rows, slots):
+            raise FitError(said)
+        census = _census(rows, settings)
+        return _train_key(rows, key, settings, census, _boosting(settings, seed, slots), progress)
+
+    tried = _attempt(train)
+    outcome = _failed(tried) if isinstance(tried, ErrorSummary) else tried
+    row = {
+        "key_id": key.key_id,
+        "part": WHOLE,
+        "format": FORMAT,
+        "estimator": settings.estimator.label,
+        "unit": key.unit,
+        "seed": seed,
+        "holdout_rows": census.held,
+        "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
+        **outcome,
+        "fit_seconds": time.perf_counter() - clock,
+        "started_at": started,
+        "finished_at": utc_now(),
+    }
+    return _result(row)
+
+
+def _too_few_slots(frame: DataFrame, slots: int) -> str | None:
+    """Return that the session has fewer slots: Spark would look for them for ten minutes before it gives up."""
+    there = count_slots(frame)
+    if there >= slots:
+        return None
+    return f"distributing over {slots} task slots needs them at the same time, and the session has {there}"
+
+
+@dataclasses.dataclass
+class _Progress:
+    """The stage that the fit is in, for the outcome of one that fails."""
+
+    stage: Stage = "prepare"
+
+
+def _attempt(do: Callable[[_Progress], T]) -> T | ErrorSummary:
+    """Return what came of a fit, or what it raised: of Spark's errors the cause, not the JVM's stack."""
+    progress = _Progress()
+    try:
+        return do(progress)
+    except Exception as error:  # noqa: BLE001 - around one key's fit, as in `fitting`
+        summary = error_summary(error, progress.stage)
+        if isinstance(error, SPARK_ERRORS):
+            return dataclasses.replace(summary, error_message=printable(cause(error), MAX_MESSAGE))
+        return summary
+
+
+def _failed(summary: ErrorSummary) -> dict[str, Any]:
+    reason = f"{summary.error_stage}: {summary.error_type}: {summary.error_message}"
+    return {"status": "failed", **dataclasses.asdict(summary), "reason": reason}
+
+
+def _boosting(settings: FitSettings, seed: int, slots: int) -> Boosting:
+    features = features_of(dict(settings.features))
+    return Boosting(booster_family(settings.estimator, features), seed, slots)
+
+
+def _try(spark: SparkSession, estimator: EstimatorSettings, features: Features, slots: int) -> None:
+    """Train one round on made-up rows, in the way in which a key is trained."""
+    count = _TRIAL_ROWS_PER_WORKER * slots
+    x, y = synthetic_rows(features, rows=count)
+    shorts = dict(zip(sc.feature_names(len(features.names)), features.names, strict=True))
+    columns = {short: pa.array(x[name]) for short, name in shorts.items()}
+    numbers = np.arange(count)
+    columns |= {sc.TIME: pa.array(numbers), sc.HASH: pa.array(numbers), sc.TARGET: pa.array(y)}
+    params = {**estimator.params, "n_estimators": 1}
+    family = booster_family(dataclasses.replace(estimator, params=params), features)
+    Boosting(family, 0, slots).fit(spark.createDataFrame(pa.table(columns)), count)
+
+
+def _census(rows: DataFrame, settings: FitSettings) -> _Census:
+    """Count a key's rows in one pass."""
+    numeric = {short: name for short, name in _shorts(settings).items() if settings.features[name] == "numeric"}
+    # xgboost computes in single precision: a double beyond it becomes infinite.
+    is_infinite = [F.max(F.abs(F.col(short).cast("float")) == F.lit(float("inf"))).alias(short) for short in numeric]
+    counts = [F.count("*").alias("rows"), F.count_if(F.col(sc.HOLDOUT)).alias("held")]
+    (row,) = rows.agg(*counts, *is_infinite).collect()
+    return _Census(row["rows"], row["held"], tuple(name for short, name in numeric.items() if row[short]))
+
+
+def _shorts(settings: FitSettings) -> dict[str, str]:
+    return dict(zip(sc.feature_names(len(settings.features)), settings.features, strict=True))
+
+
+def _train_key(
+    rows: DataFrame, key: PlannedKey, settings: FitSettings, census: _Census, boosting: Boosting, progress: _Progress
+) -> dict[str, Any]:
+    _check(census)
+    is_measured, reason = _is_measured(census, settings)
+    train = rows.where(~F.col(sc.HOLDOUT)) if is_measured else rows
+    count = census.rows - census.held if is_measured else census.rows
+    progress.stage = "fit"
+    fitted = boosting.fit(train, count)
+    measured: dict[str, Any] = {}
+    if is_measured:
+        progress.stage = "evaluate"
+        median = exact_median(train, sc.TARGET, count)
+        measured = _measure(fitted, median, rows.where(sc.HOLDOUT), settings, boosting.workers)
+    if settings.refit and fitted.rows_used < census.rows:
+        progress.stage = "refit"
+        fitted = boosting.refit(fitted, rows, census.rows)
+    progress.stage = "serialize"
+    return {
+        "rows_used": fitted.rows_used,
+        "params": dict(fitted.params),
+        "reason": reason,
+        **measured,
+        **_stored(fitted, key, settings),
+    }
+
+
+def _check(census: _Census) -> None:
+    if not census.rows:
+        raise FitError("no row of the key reached the fit")
+    if census.infinite:
+        said = ", ".join(map(repr, census.infinite))
+        raise FitError(f"infinite values in {said}; make them null or finite in the source")
+
+
+def _is_measured(census: _Census, settings: FitSettings) -> tuple[bool, str | None]:
+    """Return whether there is a holdout to measure on, and why there is none."""
+    if settings.holdout_by == "none":
+        return False, None
+    if census.held == 0:
+        return False, "no metrics: no row of the key falls into the holdout"
+    if census.held == census.rows:
+        return False, "no metrics: all rows of the key fall into the holdout; fitted on them"
+    return True, None
+
+
+def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSettings, workers: int) -> dict[str, Any]:
+    """Return metrics of the stored form and of the training median, summed up by the workers."""
+    data, _ = serialize(fitted)
+    names = _shorts(settings)
+    text = [name for name, kind in settings.features.items() if kind == "text"]
+
+    def sums(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        yield from _sums(batches, data, names, text, median)
+
+    dealt = spread(holdout.select(sc.TIME, sc.HASH, sc.TARGET, *names), workers)
+    found = dealt.mapInPandas(sums, _SUMS_SCHEMA).toArrow().sort_by(WORKER).to_pylist()
+    of_model, of_median = (
+        merged(RegressionSums(**{name: row[name] for name in _SUMS}) for row in found if row["of"] == of)
+        for of in (_MODEL, _MEDIAN)
+    )
+    if of_model.not_finite:
+        raise FitError(f"{of_model.not_finite} of {of_model.count} predictions on the holdout are not finite")
+    return {"metrics": of_model.metrics(), "baseline_metrics": of_median.metrics()}
+
+
+def _sums(
+    batches: Iterator[pd.DataFrame], data: bytes, names: dict[str, str], text: list[str], median: float
+) -> Iterator[pd.DataFrame]:
+    """Yield the sums of one partition of the holdout: a row for the model and one for the median."""
+    model, worker = BoosterPredictor.parse(data), -1
+    of_model, of_median = RegressionSums(), RegressionSums()
+    for batch in batches:
+        if not len(batch):
+            continue
+        x = batch[list(names)].rename(columns=names)
+        for name in text:
+            x[name] = none_where(x[name].to_numpy(dtype=object), x[name].isna().to_numpy())
+        y, worker = batch[sc.TARGET].to_numpy(np.float64), int(batch[WORKER].iloc[0])
+        of_model = of_model.add(y, model.predict(x))
+        of_median = of_median.add(y, np.full(len(y), median))
+    sums = {_MODEL: of_model, _MEDIAN: of_median}
+    yield pd.DataFrame([{WORKER: worker, "of": of, **dataclasses.asdict(each)} for of, each in sums.items()])
+
+
+def _stored(fitted: Fitted, key: PlannedKey, settings: FitSettings) -> dict[str, Any]:
+    """Return the model as columns, or why it is too big for them."""
+    data, data_file = serialize(fitted)
+    if len(data) > settings.max_model_bytes:
+        said = f"the model has {len(data):,} bytes; max_model_bytes is {settings.max_model_bytes:,}"
+        return {"status": "model_too_big", "reason": said, "model_bytes": len(data)}
+    return {
+        "status": "trained",
+        "mlmodel": settings.template.render(key.key_id, key.key, utc_now()),
+        "data": data,
+        "data_file": data_file,
+        "model_bytes": len(data),
+        "sha256": digest(data),
+    }
+
+
+def _result(row: dict[str, Any]) -> pa.Table:
+    """Return an outcome as the columns of a store row."""
+    fields = [STORE.arrow_schema.field(name) for name in RESULT]
+    values = {name: list(value.items()) if isinstance(value, dict) else value for name, value in row.items()}
+    return pa.table([pa.array([values.get(field.name)], field.type) for field in fields], schema=pa.schema(fields))

@@ -1,0 +1,191 @@
+"""Remove the rows of old runs that nothing refers to any more: first planned, then told to the log, then done."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from group_models import releases
+from group_models.live import read_releases
+from group_models.ports import Tables, Where
+from group_models.publishing import append_acts, user
+from group_models.releases import Act, Release
+from group_models.retention import COLUMNS, History, Retention, plan_retention
+from group_models.tables import MANIFEST, PLAN, RUN, STORE, utc_now
+from group_models.texts import counts_text, facts_html
+
+IDLE = dt.timedelta(days=2)
+"""How long nobody must have touched what killed writers or earlier cleans have left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunLoss:
+    """What one run loses: rows by table, and bytes of models."""
+
+    rows: Mapping[str, int]
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Cleaning:
+    """What a clean removes and what it keeps.
+
+    Attributes
+    ----------
+    losses
+        The runs that lose rows, in the order in which they started.
+    is_done
+        It has been done; else it is a plan.
+    leftovers
+        Folders of killed writers and earlier cleans that were removed.
+    """
+
+    model_set: str
+    keep: int
+    retention: Retention
+    losses: Mapping[str, RunLoss]
+    is_done: bool = False
+    leftovers: int = 0
+
+    def facts(self) -> dict[str, str]:
+        """Return the clean as fact and text."""
+        names = (PLAN.name, STORE.name, MANIFEST.name)
+        rows = {name: sum(loss.rows.get(name, 0) for loss in self.losses.values()) for name in names}
+        bytes_ = sum(loss.bytes for loss in self.losses.values())
+        parts = sum(bool(self.retention.manifest[run_id]) for run_id in self.losses)
+        oldest = {f"oldest release of {alias}": text for alias, text in self.retention.oldest.items()}
+        last = {"leftovers": f"{self.leftovers} of killed writers and earlier cleans removed"} if self.is_done else {}
+        return {
+            "removed" if self.is_done else "would be removed": f"{counts_text(rows)}; {_size(bytes_)} of models",
+            "runs": f"{len(self.losses) - parts} go, {parts} lose rows, {len(self.retention.whole)} stay as they are",
+            **(oldest if self.losses else {}),
+            **last,
+        }
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return one row per run that loses rows or is kept: what goes, what stays, and why."""
+        lost = [self._lost_row(run_id, loss) for run_id, loss in self.losses.items()]
+        return lost + [{"run": run_id, "goes": "", "stays": why} for run_id, why in self.retention.whole.items()]
+
+    def _lost_row(self, run_id: str, loss: RunLoss) -> dict[str, str]:
+        why = self.retention.why.get(run_id)
+        goes = f"{counts_text(loss.rows)}; {_size(loss.bytes)} of models"
+        return {"run": run_id, "goes": goes, "stays": f"keys: {counts_text(why)}" if why else ""}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the clean as plain values, for JSON."""
+        losses = {run_id: {"rows": dict(loss.rows), "bytes": loss.bytes} for run_id, loss in self.losses.items()}
+        kept = {run_id: dict(why) for run_id, why in self.retention.why.items()}
+        return {
+            "model_set": self.model_set, "keep": self.keep, "is_done": self.is_done, "leftovers": self.leftovers,
+            "removed": losses, "kept": dict(self.retention.whole), "kept_keys": kept,
+            "oldest": dict(self.retention.oldest),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Return the clean in one line."""
+        said = ", ".join(f"{name}: {text}" for name, text in self.facts().items())
+        return f"Cleaning({self.model_set}, keep {self.keep}; {said})"
+
+    def _repr_html_(self) -> str:
+        return facts_html(f"Clean of {self.model_set}", self.facts())
+
+
+def _size(bytes_: int) -> str:
+    return f"{bytes_ / 2**20:,.1f} MiB"
+
+
+def plan_clean(tables: Tables, model_set: str, *, keep: int, log: Sequence[Release] | None = None) -> Cleaning:
+    """Return what a clean would remove; nothing is changed.
+
+    Parameters
+    ----------
+    keep
+        How many releases of each alias stay ones that can be gone back to.
+    log
+        The release log to plan on; by default as it is now.
+    """
+    log = read_releases(tables, model_set) if log is None else log
+    rows = tables.read(RUN, where={"model_set": [model_set]})
+    ended = rows.filter(np.equal(rows["event"].to_numpy(zero_copy_only=False), "finished"))["run_id"].to_pylist()
+    history = History(log, releases.runs_from(rows), frozenset(ended))
+
+    def read(run_ids: Sequence[str], status: str | None = None) -> pd.DataFrame:
+        where: Where = {"model_set": [model_set], "run_id": run_ids} | ({"status": [status]} if status else {})
+        return pd.DataFrame(tables.read(MANIFEST, columns=COLUMNS, where=where).to_pandas())
+
+    retention = plan_retention(history, read, keep=keep, now=utc_now())
+    return Cleaning(model_set, keep, retention, _losses(tables, model_set, history, retention))
+
+
+def clean(tables: Tables, model_set: str, *, keep: int) -> Cleaning:
+    """Remove the rows of old runs that nothing refers to.
+
+    The log says first what goes, on which it was decided: who publishes, rolls back or pins meanwhile knows.
+    A clean that is killed is ended by the next one.
+    """
+    planned: list[Cleaning] = []
+
+    def acts(log: Sequence[Release]) -> list[Act]:
+        planned.append(plan_clean(tables, model_set, keep=keep, log=log))
+        return _acts(planned[-1], log)
+
+    append_acts(tables, model_set, acts)
+    done = planned[-1]
+    nothing: dict[str, frozenset[str]] = dict.fromkeys(done.losses, frozenset())
+    tables.keep_only(PLAN, nothing, model_set=model_set)
+    tables.keep_only(STORE, {run_id: done.retention.store[run_id] for run_id in done.losses}, model_set=model_set)
+    # The manifest last: by its rows the next clean finds what a killed one has left.
+    tables.keep_only(MANIFEST, {run_id: done.retention.manifest[run_id] for run_id in done.losses}, model_set=model_set)
+    return dataclasses.replace(done, is_done=True, leftovers=tables.sweep(model_set=model_set, idle=IDLE))
+
+
+def _acts(planned: Cleaning, log: Sequence[Release]) -> list[Act]:
+    """Return a row for each run that loses rows for the first time, and for each alias whose oldest release changes."""
+    if not planned.losses:
+        return []
+    gone = releases.cleaned(log)
+
+    def act(alias: str, run_id: str | None = None, oldest: str | None = None) -> Act:
+        return Act(
+            model_set=planned.model_set, alias=alias, action="clean", run_id=run_id, target_release_id=oldest,
+            by=user(), note=f"keep {planned.keep}",
+        )  # fmt: skip
+
+    runs = [act(releases.CHAMPION, run_id) for run_id in planned.losses if run_id not in gone]
+    return runs + [act(alias, oldest=release_id) for alias, release_id in planned.retention.oldest.items()]
+
+
+def _losses(tables: Tables, model_set: str, history: History, retention: Retention) -> dict[str, RunLoss]:
+    """Return the runs that lose rows, with how many of which table, and the bytes of their models.
+
+    A run that keeps all that it has but its plan is left alone.
+    """
+    where: Where = {"model_set": [model_set], "run_id": sorted(retention.manifest)}
+    kept = {PLAN.name: {}, STORE.name: retention.store, MANIFEST.name: retention.manifest}
+    lost = {
+        table.name: _lost(tables.read(table, columns=[*columns], where=where).to_pandas(), kept[table.name])
+        for table, columns in ((PLAN, _OF_ROW), (STORE, (*_OF_ROW, "model_bytes")), (MANIFEST, _OF_ROW))
+    }
+    counts = {name: rows["run_id"].value_counts().to_dict() for name, rows in lost.items()}
+    models = lost[STORE.name].groupby("run_id")["model_bytes"].sum()
+    found = {}
+    for run_id in sorted(retention.manifest, key=lambda run_id: (history.runs[run_id].started_at, run_id)):
+        rows = {name: of_table[run_id] for name, of_table in counts.items() if run_id in of_table}
+        if rows and (set(rows) != {PLAN.name} or not retention.manifest[run_id]):
+            found[run_id] = RunLoss(rows, int(models.get(run_id, 0)))
+    return found
+
+
+_OF_ROW = ("run_id", "key_id")
+
+
+def _lost(rows: pd.DataFrame, kept: Mapping[str, frozenset[str]]) -> pd.DataFrame:
+    places = zip(rows["run_id"], rows["key_id"], strict=True)
+    stays = [key_id in kept.get(run_id, ()) for run_id, key_id in places]
+    return rows[~np.array(stays, dtype=np.bool_)]

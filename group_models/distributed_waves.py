@@ -1,0 +1,51 @@
+"""The waves of a run with distributed keys: one key, one Spark job after another over the whole cluster, one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow.compute as pc
+
+from group_models.adapters import spark_distribute, spark_train
+from group_models.fitting import FitSettings
+from group_models.keys import key_json
+from group_models.plans import Plan
+from group_models.ports import Commit, SparkFrame, Where
+from group_models.preparing import Prepared
+from group_models.tables import STORE
+from group_models.wave_jobs import NUMBERS_PER_WAVE, failing_wave, free_numbers
+
+
+def distributed_keys(plan: Plan) -> dict[int, dict[str, Any]]:
+    """Return wave to the row of the plan of the one key that is distributed in it."""
+    keys = plan.keys.filter(pc.equal(plan.keys["decision"], "distributed"))
+    return {row["wave"]: row for row in keys.to_pylist()}
+
+
+def distribute_wave(
+    prepared: Prepared, planned: Mapping[str, Any], rows: SparkFrame, settings: FitSettings, slots: int
+) -> None:
+    """Commit the one row of a distributed key, if the run does not have it yet.
+
+    Raises
+    ------
+    StateError
+        The row could not be written; the same run id goes on.
+    """
+    run_id, wave = settings.run_id, planned["wave"]
+    where: Where = {"model_set": [settings.model_set], "run_id": [run_id], "key_id": [planned["key_id"]]}
+    if prepared.tables.read(STORE, columns=["key_id"], where=where).num_rows:
+        return
+    key = dict(planned["key"])
+    names = list(prepared.roles.keys)
+    of_key = spark_train.rows_of_key(rows, key, prepared.key_types, settings)
+    named = spark_distribute.PlannedKey(
+        planned["key_id"], key_json(names, tuple(key[name] for name in names)), planned["unit"]
+    )
+    outcome = spark_distribute.distribute_key(of_key, named, settings, slots)
+    number = free_numbers(prepared, run_id, wave)[0]
+    with failing_wave(run_id, f"wave {wave} with the distributed key {planned['key_id']}"):
+        frame, attempt = prepared.spark.createDataFrame(outcome), number % NUMBERS_PER_WAVE
+        rows_of_store = spark_train.store_rows(frame, settings, wave=wave, number=number, attempt=attempt)
+        prepared.tables.append(STORE, rows_of_store.repartition(1), Commit(settings.model_set, run_id, number))

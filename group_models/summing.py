@@ -1,0 +1,136 @@
+"""The metrics of a holdout that is never in one place: sums of its batches, merged in any grouping.
+
+Mean and squared deviations of the target are merged by the formula of Chan, Golub and LeVeque (1979, "Updating
+formulae and a pairwise algorithm for computing sample variances"), which loses nothing where the mean is large
+beside the spread. So that the means lose nothing either, they are kept as distances from an origin: a target of
+the batch, from which its other targets differ by little.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from group_models.evaluation import Floats
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionSums:
+    """What `evaluation.regression_metrics` needs of any number of rows, in ten numbers that can be added up.
+
+    The fields are plain numbers, so that a Spark row carries them: `RegressionSums(**row)` is what
+    `dataclasses.asdict` took apart.
+
+    Attributes
+    ----------
+    count
+        Rows, those included whose prediction is not finite.
+    not_finite
+        Rows whose prediction is not finite; they are in no other sum.
+    error, abs_error, squared_error
+        Sums of prediction minus target, of its size and of its square.
+    origin, mean, squared_deviation
+        A target, the mean of all targets less that one, and the sum of squared distances from the mean.
+    low, high
+        Smallest and largest target.
+
+    Examples
+    --------
+    >>> sums = RegressionSums.of(np.array([1.0]), np.array([2.0])).add(np.array([3.0]), np.array([3.0]))
+    >>> sums.metrics()
+    {'mae': 0.5, 'rmse': 0.7071067811865476, 'r2': 0.5, 'bias': 0.5}
+    """
+
+    count: int = 0
+    not_finite: int = 0
+    error: float = 0.0
+    abs_error: float = 0.0
+    squared_error: float = 0.0
+    origin: float = 0.0
+    mean: float = 0.0
+    squared_deviation: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+
+    @classmethod
+    def of(cls, y: Floats, prediction: Floats) -> RegressionSums:
+        """Return the sums of one batch of finite targets and their predictions."""
+        is_finite = np.isfinite(prediction)
+        wrong = len(y) - int(np.count_nonzero(is_finite))
+        if wrong:
+            y, prediction = y[is_finite], prediction[is_finite]
+        if not len(y):
+            return cls(count=wrong, not_finite=wrong)
+        error, origin = prediction - y, float(y[0])
+        distance = y - origin
+        mean = float(distance.mean())
+        centred = distance - mean
+        return cls(
+            count=len(y) + wrong,
+            not_finite=wrong,
+            error=float(error.sum()),
+            abs_error=float(np.abs(error).sum()),
+            squared_error=float(error @ error),
+            origin=origin,
+            mean=mean,
+            squared_deviation=float(centred @ centred),
+            low=float(y.min()),
+            high=float(y.max()),
+        )
+
+    def add(self, y: Floats, prediction: Floats) -> RegressionSums:
+        """Return the sums with one more batch."""
+        return self.merge(self.of(y, prediction))
+
+    def merge(self, other: RegressionSums) -> RegressionSums:
+        """Return the sums of the rows of both."""
+        here, there = self.count - self.not_finite, other.count - other.not_finite
+        if not here or not there:
+            return dataclasses.replace(
+                self if here else other,
+                count=self.count + other.count,
+                not_finite=self.not_finite + other.not_finite,
+            )
+        apart = (other.origin - self.origin) + (other.mean - self.mean)
+        share = there / (here + there)
+        between = apart * apart * here * share
+        return RegressionSums(
+            count=self.count + other.count,
+            not_finite=self.not_finite + other.not_finite,
+            error=self.error + other.error,
+            abs_error=self.abs_error + other.abs_error,
+            squared_error=self.squared_error + other.squared_error,
+            origin=self.origin,
+            mean=self.mean + apart * share,
+            squared_deviation=self.squared_deviation + other.squared_deviation + between,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return `mae, rmse, r2, bias` as `evaluation.regression_metrics` defines them; {} for no rows."""
+        if not self.count:
+            return {}
+        if self.not_finite:
+            return dict.fromkeys(("mae", "rmse", "r2", "bias"), math.nan)
+        return {
+            "mae": self.abs_error / self.count,
+            "rmse": math.sqrt(self.squared_error / self.count),
+            "r2": self._r2(),
+            "bias": self.error / self.count,
+        }
+
+    def _r2(self) -> float:
+        # Squares of tiny distances may all be rounded to zero.
+        if self.low == self.high or self.squared_deviation == 0.0:
+            return 1.0 if self.squared_error == 0.0 else 0.0
+        return 1.0 - self.squared_error / self.squared_deviation
+
+
+def merged(parts: Iterable[RegressionSums]) -> RegressionSums:
+    """Return the sums of all rows of the parts; the order of the parts decides the last bits."""
+    return functools.reduce(RegressionSums.merge, parts, RegressionSums())
