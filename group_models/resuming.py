@@ -182,7 +182,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def data_changes(prepared: Prepared, run_id: str, plan: Plan) -> list[str]:
     """Return in what the data differ from those that the run planned with; nothing where no key is left to train."""
     where = {"model_set": [prepared.spec.model_set], "run_id": [run_id]}
-    missing = missing_keys(plan.keys, prepared.tables.read(STORE, columns=["key_id"], where=where))
+    missing = missing_keys(plan.keys, prepared.tables.read(STORE, columns=["key_id", "part"], where=where))
     if not missing:
         return []
     with failing("measuring the source again"):

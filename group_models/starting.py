@@ -76,7 +76,7 @@ def _check_source(prepared: Prepared, run_id: str, plan: Plan, say: Say, *, acce
             "`--accept-changes`"
         )
     if mistakes:
-        _accept(prepared, run_id, [f"of the source: {said}" for said in mistakes], say, has_started=False)
+        _accept(prepared, run_id, [f"the source looks half-loaded: {'; '.join(mistakes)}"], say, has_started=False)
 
 
 def half_loaded(prepared: Prepared, plan: Plan) -> list[str]:

@@ -221,3 +221,16 @@ def test_the_rules_read_columns_that_the_manifest_has():
     table = sizes(("a", 100, 100, 9))
     assert table.schema == pa.schema(list(SIZES))
     assert kept_models(table, decision, past({"name": "a"}), spec()).tolist() == [SAME]
+
+
+def test_an_oversize_key_keeps_its_model_whole_and_costs_in_all_its_parts_what_it_took():
+    asked = spec({"max_key_rows": 100}, oversize="salt")
+    fit = {"fit_run_id": "r1", "fit_fingerprint": asked.fingerprint(VERSIONS), "fit_rows": 400, "fit_seconds": 8.0}
+    known = {"data_fingerprint": "400-0-0", "spec_fingerprint": asked.fingerprint(VERSIONS), **fit}
+    history = past({"name": "kept", **known}, {"name": "grown", **known, "data_fingerprint": "other"})
+    measured = sizes(("kept", 400, 400, 4000), ("grown", 400, 400, 4000))
+    found = by_name(plan_keys(measured, asked, COSTS, slots=1, history=history))
+    assert (found["kept"]["decision"], found["kept"]["n_parts"]) == ("unchanged", None)
+    assert found["grown"]["decision"] == "salted"
+    assert found["grown"]["n_parts"] > 1
+    assert found["grown"]["predicted_seconds"] == pytest.approx(8.0, rel=0.05)

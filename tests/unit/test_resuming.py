@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from group_models.errors import StateError
+from group_models.fakes import MemoryTables
 from group_models.keys import key_id
-from group_models.resuming import Events, size_changes, spec_changes
-from tests.unit.test_planning import sizes
+from group_models.resuming import Events, append_event, check_run_exists, read_events, size_changes, spec_changes
+from group_models.scopes import Scope
+from group_models.tables import RUN
+from tests.unit.test_planning import sizes, spec
 
 
 def accepted(stored: str | None) -> dict[str, str | None]:
@@ -58,3 +66,34 @@ def test_of_many_keys_that_differ_a_few_are_named():
     assert said.startswith("9 of 9 keys")
     assert said.endswith("; ...)")
     assert said.count("k=") == 5
+
+
+def preparation(tables: MemoryTables) -> Any:
+    """Return what an event needs to know of a run."""
+    return SimpleNamespace(spec=spec(), tables=tables, scope=Scope.of_where("k = 'a'"))
+
+
+@pytest.mark.parametrize("fault", ["write_then_raise", "write_then_false"])
+def test_a_run_starts_and_finishes_once_and_its_numbers_ascend_in_time(fault):
+    tables = MemoryTables(fail_on={1: fault})
+    prepared = preparation(tables)
+    for event in ("started", "started", "accepted", "accepted", "finished", "finished"):
+        with contextlib.suppress(StateError):
+            append_event(prepared, "r1", event, changes=event)
+    assert tables.numbers(RUN, model_set="a.b.c", owner="r1") == [0, 1, 2, 3]
+    rows = tables.read(RUN).sort_by("at")
+    assert rows["event"].to_pylist() == ["started", "accepted", "accepted", "finished"]
+    assert rows["scope"].to_pylist() == ["k = 'a'"] * 4
+    events = read_events(tables, "a.b.c", "r1")
+    assert (events.started["changes"], len(events.accepted), events.finished["event"]) == ("started", 2, "finished")
+
+
+def test_a_run_that_never_started_is_told_with_the_newest_ones():
+    tables = MemoryTables()
+    with pytest.raises(StateError, match=r"model set a\.b\.c has no run 'r9' to resume \(it has none\)"):
+        check_run_exists(tables, "a.b.c", "r9")
+    for number in range(7):
+        append_event(preparation(tables), f"r{number}", "started")
+    with pytest.raises(StateError, match=r"no run 'r9' to resume \(the newest are r6, r5, r4, r3, r2\)"):
+        check_run_exists(tables, "a.b.c", "r9")
+    check_run_exists(tables, "a.b.c", "r0")
