@@ -17,6 +17,7 @@ import group_models
 from tests import worlds
 
 CHILD = Path(__file__).with_name("local_cluster.py")
+POISONED = Path(__file__).with_name("poisoned_cluster.py")
 
 
 @pytest.fixture
@@ -60,3 +61,28 @@ def test_training_and_scoring_on_two_executors_equal_the_loop(tmp_path: Path, en
     pd.testing.assert_series_equal(scored["prediction"], wanted, check_names=False, rtol=0, atol=1e-9)
     for row in group_models.show(spec, status="trained"):
         assert row["metrics"] == (pytest.approx(expected[worlds.key_of(row)].metrics) if row["metrics"] else None)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_on_a_cluster_poison_keys_are_rows_and_a_killed_executor_costs_no_key(tmp_path: Path, environment):
+    done = subprocess.run(
+        [sys.executable, str(POISONED), str(tmp_path)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads((tmp_path / "done.json").read_text())
+    good = {f"good{place}": "trained" for place in range(6)}
+
+    poisoned = told["poisoned"]
+    assert {key: status for key, (status, *_) in poisoned["statuses"].items()} == {
+        **good, "killed": "crashed", "aborted": "crashed", "endless": "timed_out", "huge": "out_of_memory",
+        "deaf": "timed_out",
+    }  # fmt: skip
+    assert "SIGABRT" in poisoned["statuses"]["aborted"][1]
+    # Spark tries a unit again whose worker died, and there each fit has its own process: no job fails.
+    assert [line for line in poisoned["said"] if "died" in line] == []
+    assert {attempt for _, _, attempt in poisoned["statuses"].values()} == {0}
+
+    assert {key: status for key, (status, *_) in told["executor"]["statuses"].items()} == {**good, "victim": "trained"}
+    assert (tmp_path / "executor-killed").exists()

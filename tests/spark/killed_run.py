@@ -1,0 +1,33 @@
+"""A driver to be killed: trains what a spec says, under a run id, on a Spark of its own.
+
+python tests/spark/killed_run.py SPEC.json RUN_ID
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import group_models
+
+
+def main(spec: str, run_id: str) -> None:
+    """Train and release."""
+    options = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
+    run = group_models.train(json.loads(Path(spec).read_text(encoding="utf-8")), run_id=run_id, spark=spark)
+    sys.stdout.write(json.dumps({"counts": dict(run.counts), "release_id": run.release_id}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,302 @@
+"""Drivers killed with SIGKILL at every moment: the same run id goes on, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import group_models
+from group_models import api
+from group_models.errors import StateError
+from group_models.loading import load_spec
+from group_models.tables import MANIFEST, PLAN, RELEASE, RUN, STORE, TABLES
+
+CHILD = Path(__file__).with_name("killed_run.py")
+CARRIERS = "ABCDE"
+RUN_ID = "r1"
+
+Moment = Callable[[Path], bool]
+
+
+def spec_of(folder: Path) -> dict[str, Any]:
+    """Return a spec of five keys that are a wave each, over rows in a file."""
+    rows = folder / "rows.parquet"
+    if not rows.exists():
+        x = [float(i) for i in range(40)]
+        columns = [(carrier, i, place * i + i % 7) for place, carrier in enumerate(CARRIERS) for i in x]
+        pq.write_table(pa.table(dict(zip(("carrier", "x", "y"), zip(*columns, strict=True), strict=True))), rows)
+    return {
+        "model_set": "zrl.ml.eta",
+        "source": {"path": str(rows)},
+        "keys": ["carrier"],
+        "target": "y",
+        "features": ["x"],
+        "estimator": {"name": "ridge"},
+        "holdout": {"by": "hash"},
+        "limits": {"min_rows": 1},
+        "compute": {"slots": 2, "wave_s": 1e-6},
+        "warehouse": str(folder / "warehouse"),
+    }
+
+
+def commits(warehouse: Path, table: str) -> list[Path]:
+    """Return the commits of a table that a reader sees."""
+    return [path for path in warehouse.glob(f"zrl/ml/{table}/*/*/*") if path.name.isdigit()]
+
+
+def attempts(warehouse: Path, table: str) -> list[Path]:
+    """Return the hidden folders of writers at work."""
+    return list(warehouse.glob(f"zrl/ml/{table}/*/*/.attempt-*"))
+
+
+MOMENTS: dict[str, Moment] = {
+    "started": lambda w: bool(commits(w, RUN.name)),
+    "planned": lambda w: bool(commits(w, PLAN.name)),
+    "in the first wave": lambda w: bool(attempts(w, STORE.name)),
+    "between waves": lambda w: len(commits(w, STORE.name)) == 2,
+    "in a later wave": lambda w: bool(commits(w, STORE.name)) and bool(attempts(w, STORE.name)),
+    "after the last wave": lambda w: len(commits(w, STORE.name)) == len(CARRIERS),
+    "after the manifest": lambda w: bool(commits(w, MANIFEST.name)),
+    "released": lambda w: bool(commits(w, RELEASE.name)),
+}
+
+
+class Reader(threading.Thread):
+    """Reads all tables over and over, and notes whatever is not whole."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self._tables = api.open_tables(load_spec(spec))
+        self._is_done = threading.Event()
+        self.reads = 0
+        self.mistakes: list[str] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_done.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_done.is_set():
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 - the mistake that the test asks for
+                self.mistakes.append(repr(error))
+            self.reads += 1
+            time.sleep(0.02)
+
+    def _look(self) -> None:
+        count = len(CARRIERS)
+        # In the order of writing backwards: what is seen later may only be more.
+        releases, manifest, store, plan = (self._tables.read(t).num_rows for t in (RELEASE, MANIFEST, STORE, PLAN))
+        if manifest not in {0, count} or plan not in {0, count} or not 0 <= store <= count or releases not in {0, 1}:
+            self.mistakes.append(f"{plan} planned, {store} stored, {manifest} in the manifest, {releases} released")
+        if (manifest and store < count) or (store and not plan) or (releases and not manifest):
+            self.mistakes.append(f"out of order: {plan}, {store}, {manifest}, {releases}")
+
+
+@contextlib.contextmanager
+def driver(spec: dict[str, Any], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a driver with its own Spark, a process group of its own; whatever is left of it is killed at the end."""
+    file = folder / "spec.json"
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, str(CHILD), str(file), RUN_ID],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "SPARK_LOCAL_IP": "127.0.0.1"},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def wait_for(moment: Moment, warehouse: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a moment has come or the driver has ended."""
+    while process.poll() is None and not moment(warehouse):
+        time.sleep(0.002)
+
+
+def killed(spec: dict[str, Any], folder: Path, moment: Moment, *, with_jvm: bool) -> bool:
+    """Start a run and kill its driver at a moment; return whether it was still at work.
+
+    Without its JVM the driver's Python alone is killed: what Spark was doing goes on until it notices.
+    """
+    with driver(spec, folder) as process:
+        wait_for(moment, Path(spec["warehouse"]), process)
+        (os.killpg if with_jvm else os.kill)(process.pid, signal.SIGKILL)
+        was_at_work = process.wait() == -signal.SIGKILL
+        if not with_jvm:
+            # The JVM ends when it reads the end of its input; a write of its own may still be on the way.
+            time.sleep(0.5)
+    return was_at_work
+
+
+def outcome(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run left, without what differs from run to run: times, and the ids of attempts."""
+    tables = api.open_tables(load_spec(spec))
+    manifest = tables.read(MANIFEST).to_pylist()
+    store = tables.read(STORE, columns=["key_id", "part", "sha256"]).to_pylist()
+    names = ("key_id", "status", "serves", "rows_used", "holdout_rows", "sha256", "wave", "unit", "seed")
+    return {
+        "manifest": sorted((*(row[name] for name in names), sorted(dict(row["metrics"]).items())) for row in manifest),
+        "store": sorted(tuple(row.values()) for row in store),
+        "rows": {table.name: tables.read(table).num_rows for table in TABLES},
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark, tmp_path_factory) -> dict[str, Any]:
+    """What a run leaves that nobody killed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    spec = spec_of(folder)
+    assert group_models.train(spec, run_id=RUN_ID, spark=spark).counts == {"trained": len(CARRIERS)}
+    left = outcome(spec)
+    assert left["rows"] == {"group_model_plan": 5, "group_model_store": 5, "group_model_manifest": 5,
+                            "group_model_run": 2, "group_model_release": 1}  # fmt: skip
+    assert len(commits(Path(spec["warehouse"]), STORE.name)) == len(CARRIERS)
+    return left
+
+
+def check_goes_on(spark: Any, spec: dict[str, Any], reader: Reader, undisturbed: dict[str, Any]) -> None:
+    """Run the same command again, and compare what is left with a run that nobody killed."""
+    run = group_models.train(spec, run_id=RUN_ID, spark=spark)
+    assert run.counts == {"trained": len(CARRIERS)}
+    assert run.release_id is not None
+    assert outcome(spec) == undisturbed
+    assert reader.mistakes == []
+    assert {row["status"] for row in api.show(spec)} == {"trained"}
+
+
+@pytest.mark.parametrize("name", ["planned", "in a later wave"])
+def test_a_killed_driver_goes_on_with_the_same_run_id(name, spark, tmp_path, undisturbed):
+    spec = spec_of(tmp_path)
+    with Reader(spec) as reader:
+        assert killed(spec, tmp_path, MOMENTS[name], with_jvm=True)
+        stored = len(commits(Path(spec["warehouse"]), STORE.name))
+        assert stored < len(CARRIERS)
+        check_goes_on(spark, spec, reader, undisturbed)
+    assert reader.reads > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_jvm", [True, False], ids=["driver and JVM", "driver alone"])
+def test_a_driver_killed_at_each_moment_goes_on_and_ends_as_if_undisturbed(with_jvm, spark, tmp_path, undisturbed):
+    counts: Counter[str] = Counter()
+    for place, (name, moment) in enumerate(MOMENTS.items()):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        spec = spec_of(folder)
+        with Reader(spec) as reader:
+            counts["killed at work"] += killed(spec, folder, moment, with_jvm=with_jvm)
+            counts["leftovers"] += len(attempts(Path(spec["warehouse"]), "*"))
+            check_goes_on(spark, spec, reader, undisturbed)
+        counts["reads"] += reader.reads
+        print(f"killed {name}: same as undisturbed")  # noqa: T201
+    print(dict(counts))  # noqa: T201
+    assert counts["killed at work"] >= len(MOMENTS) - 1
+
+
+@pytest.mark.slow
+def test_a_driver_killed_again_and_again_at_random_ends_as_if_undisturbed(spark, tmp_path, undisturbed):
+    chance = np.random.default_rng(20240501)
+    counts: Counter[str] = Counter()
+    for place in range(3):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        spec = spec_of(folder)
+        with Reader(spec) as reader:
+            for _ in range(2):
+                after = chance.uniform(0.0, 6.0)
+                counts["killed at work"] += killed(spec, folder, later(after), with_jvm=chance.random() < 0.5)
+                counts["kills"] += 1
+            check_goes_on(spark, spec, reader, undisturbed)
+        counts["reads"] += reader.reads
+    print(dict(counts))  # noqa: T201
+    assert counts["kills"] == 6
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    """A small disk of its own; skipped where this user may not mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this user may not mount a disk ({error})")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=False, capture_output=True)
+
+
+def fill(place: Path) -> None:
+    """Leave no byte of a disk free."""
+    with contextlib.suppress(OSError), (place / "ballast").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
+def remount(place: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True, capture_output=True)
+
+
+FAULTS = {
+    "full": (fill, lambda place: (place / "ballast").unlink(), "the disk is full"),
+    "read-only": (lambda place: remount(place, "ro"), lambda place: remount(place, "rw"), "ead-only file system"),
+}
+
+
+@pytest.mark.parametrize("fault", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
+def test_a_disk_that_fails_between_waves_is_said_and_the_run_goes_on_when_it_is_mended(
+    fault, spark, tmp_path, disk, undisturbed
+):
+    spec = {**spec_of(tmp_path), "warehouse": str(disk / "warehouse")}
+    break_it, mend_it, why = FAULTS[fault]
+
+    def say(line: str) -> None:
+        if line.startswith("wave 2 of 5 done"):
+            break_it(disk)
+
+    with Reader(spec) as reader:
+        with pytest.raises(StateError) as raised:
+            group_models.train(spec, run_id=RUN_ID, spark=spark, say=say)
+        assert str(raised.value).startswith(f"run {RUN_ID}: wave 3 with units 2 to 2 (keys carrier=")
+        assert why in str(raised.value)
+        assert f"`group-models train SPEC --run-id {RUN_ID}` goes on" in str(raised.value)
+        assert len(commits(disk / "warehouse", STORE.name)) == 2
+        mend_it(disk)
+        check_goes_on(spark, spec, reader, undisturbed)
+
+
+def later(seconds: float) -> Moment:
+    """Return the moment so many seconds after the run has started or gone on."""
+    since: list[float] = []
+
+    def has_come(warehouse: Path) -> bool:
+        if not since and commits(warehouse, RUN.name):
+            since.append(time.monotonic())
+        return bool(since) and time.monotonic() - since[0] > seconds
+
+    return has_come
