@@ -14,6 +14,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 import group_models
+from group_models import targets
 from group_models.adapters.path_tables import PathTables
 from group_models.errors import DataError, SpecError, StateError
 from group_models.fakes import Fault, MemoryTables
