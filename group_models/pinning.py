@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from group_models import releases
 from group_models.cleans import cleaned_text
 from group_models.errors import StateError
-from group_models.folding import own_models, pin_refusal
+from group_models.folding import pin_refusal
 from group_models.keys import parse_key
 from group_models.live import Alias, read_key_kinds, read_key_texts, read_live
 from group_models.ports import Tables
@@ -45,7 +43,9 @@ def pin(
     def act(log: Sequence[Release]) -> Act:
         rows = tables.read(MANIFEST, columns=_OF_KEY, where=where).to_pandas()
         why = pin_refusal(rows, run_id)
-        if (gone := cleaned_text(log, run_id)) and (why or not _serves(tables, model_set, rows, run_id, key_id, alias)):
+        gone = cleaned_text(log, run_id)
+        # Of a run that was cleaned, only a model that serves now is one that no clean removes meanwhile.
+        if gone and read_live(tables, model_set, alias).models().get(key_id) != run_id:
             why = gone
         if why:
             raise StateError(f"key {_words(key)} (key_id {key_id}) is not pinned: {why}")
@@ -82,12 +82,6 @@ def unpin(
         return Act(model_set=model_set, alias=alias, action="unpin", key_id=key_id, by=user(), note=note)
 
     return append_act(tables, model_set, act)
-
-
-def _serves(tables: Tables, model_set: str, rows: pd.DataFrame, run_id: str, key_id: str, alias: Alias) -> bool:
-    """Return whether the model that a run left a key with serves it now: then no clean removes it meanwhile."""
-    left = own_models(rows[rows["run_id"] == run_id])[0]
-    return bool(left == read_live(tables, model_set, alias).models().get(key_id))
 
 
 def _words(key: str | Mapping[str, Any]) -> str:

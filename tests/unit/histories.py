@@ -137,9 +137,8 @@ class History:
         return [run_id for run_id in self.runs if run_id not in self.begun]
 
     def may_pin(self, alias: str, run_id: str, key: str) -> bool:
-        """Of a run that was cleaned only what serves now is sure to be there."""
-        model = self.serving[run_id][key]
-        return run_id not in cleaned(self.log) or model == self.expected(alias, None).get(key)
+        """Of a run that was cleaned only its models that serve now are sure to be there."""
+        return run_id not in cleaned(self.log) or run_id == self.expected(alias, None).get(key)
 
     def may_go_back_to(self, alias: str) -> list[str]:
         first = oldest_kept(self.log, alias)

@@ -103,7 +103,7 @@ def live_event(history: Cleaned, event: tuple) -> None:
         happen(history, event)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENTS, min_size=5, max_size=18), KEEP, AGES)
 def test_a_clean_changes_no_live_set_that_can_still_be_asked_for(events, keep, age):
     history = Cleaned()
@@ -118,7 +118,7 @@ def test_a_clean_changes_no_live_set_that_can_still_be_asked_for(events, keep, a
         assert history.lacking(history.expected(*asked)) == []
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(CLEANED, min_size=8, max_size=24))
 def test_whatever_happens_between_cleans_the_live_sets_are_those_of_a_history_without_them(events):
     history = Cleaned()
