@@ -220,7 +220,7 @@ def _decided(planned: pa.Table, policy: str, spec: Spec) -> str:
             "too_big": ", no new model",
         }
         said.append(counts_text({name: count}) + more.get(name, ""))
-    if policy != "distribute":
+    if policy != "distribute" or "distributed" in decision:
         return ", ".join(said)
     where = "over the whole cluster where xgboost can" if spec.estimator.name == "xgboost" else "only for xgboost"
     return f"{where}, else {', '.join(said)}"

@@ -25,7 +25,9 @@ def skew_of(measured: pa.Table, of_spec: Spec, slots: int = 2) -> tuple[Plan, Sk
     plan = plan_keys(measured, of_spec, COSTS, slots=slots)
 
     def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
-        return plan_keys(measured.filter(pc.is_in(measured["key_id"], key_ids)), other, COSTS, slots=slots).keys
+        of_keys = measured.filter(pc.is_in(measured["key_id"], key_ids))
+        why_not = None if of_spec.oversize == "distribute" else "not tried"
+        return plan_keys(of_keys, other, COSTS, slots=slots, why_not=why_not).keys
 
     return plan, describe_skew(plan.keys, of_spec, slots=slots, replan=replan)
 
@@ -134,6 +136,11 @@ def test_every_policy_says_what_it_would_do_with_the_oversize_keys():
     )
     assert facts["oversize: distribute"].startswith("only for xgboost, else 2 s")
     assert facts["oversize: salt"].startswith("2 s")
+
+
+def test_keys_that_are_distributed_are_told_as_such():
+    _, skew = skew_of(world(20_000, 8_000), spec(LIMIT, oversize="distribute"))
+    assert skew.policies["distribute"] == "2 distributed; about 1.7 min (the spec's)"
 
 
 def test_salting_is_told_by_its_parts():
