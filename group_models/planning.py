@@ -82,7 +82,8 @@ def plan_keys(
     seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
     model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)) * bigger, dtype=np.float64)
     is_distributed = decided.decision == "distributed"
-    seconds[is_distributed] /= slots
+    # A measured fit was a distributed one already.
+    seconds[is_distributed & (slower == 1.0)] /= slots
     is_packed = is_fitted & ~is_distributed
     placed = _place_keys(
         seconds[is_packed],

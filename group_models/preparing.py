@@ -26,7 +26,7 @@ from group_models.history import read_history
 from group_models.incremental import History, library_note
 from group_models.keys import KeyKind
 from group_models.live import Live, read_key_kinds, read_without_pins
-from group_models.planning import SIZES, Costs, oversize_keys, plan_keys, thin_parts
+from group_models.planning import SIZES, Costs, plan_keys, thin_parts
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registry import check_settings, make_family
@@ -36,6 +36,9 @@ from group_models.skew import describe_skew
 from group_models.source_checks import source_stats
 from group_models.spec import Spec
 from group_models.tables import moment, utc_now
+
+_NOT_TRIED = "not tried"
+"""Why no key is distributed before it is known that a key would be."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +127,7 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     family = make_family(prepared.estimator, prepared.features)
     costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
-    why_not = _why_not_distributed(prepared, sizes, slots)
+    why_not: str | None = _NOT_TRIED
 
     def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:
         return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why_not)
@@ -132,7 +135,12 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
         return plan_of(sizes.filter(pc.is_in(sizes["key_id"], key_ids)), other).keys
 
-    plan = _thinned(prepared, plan_of(sizes, spec))
+    plan = plan_of(sizes, spec)
+    # Trying takes seconds: only where a key would be distributed.
+    if spec.oversize == "distribute" and plan.has_salted:
+        why_not = spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
+        plan = plan_of(sizes, spec)
+    plan = _thinned(prepared, plan)
     holdout_from = None if cutoff is None else moment(cutoff)
     return dataclasses.replace(
         plan,
@@ -160,13 +168,6 @@ def _notes(scope: Scope, plan: Plan, history: History) -> tuple[str, ...]:
     if scope.keys is not None and (absent := len(scope.keys) - plan.keys.num_rows):
         notes.append(f"{absent:,} of {len(scope.keys):,} keys asked for are not in the data and have no model")
     return tuple(note for note in notes if note)
-
-
-def _why_not_distributed(prepared: Prepared, sizes: pa.Table, slots: int) -> str | None:
-    """Return why oversize keys cannot be distributed here, found out only where the spec asks and a key is oversize."""
-    if prepared.spec.oversize != "distribute" or not oversize_keys(sizes, prepared.spec).any():
-        return None
-    return spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
 
 
 def _thinned(prepared: Prepared, plan: Plan) -> Plan:

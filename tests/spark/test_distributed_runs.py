@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from xgboost import XGBRegressor
 
 import group_models
 from group_models import waves
@@ -13,7 +14,13 @@ from tests import worlds
 BIG = ("UA", 1)
 TABLE = worlds.rows()
 FRAME = worlds.pandas_rows(TABLE)
-SAMPLE = worlds.TEXT_SAMPLES["xgboost"]
+SAMPLE = worlds.Sample(
+    {"name": "xgboost", "params": {"n_estimators": 6, "max_depth": 3}},
+    lambda seed: worlds.ByHand(
+        "category", XGBRegressor(n_estimators=6, max_depth=3, n_jobs=1, random_state=seed, enable_categorical=True)
+    ),
+    worlds.MIXED,
+)
 
 
 def spec_of(spark, folder, **changes):
@@ -78,9 +85,16 @@ def test_its_model_is_a_pyfunc_like_any_other(spark, undisturbed):
 
 def test_it_is_trained_alone_in_the_last_wave(undisturbed):
     _, _, rows = undisturbed
-    big = rows.pop(key_id(BIG))
-    assert big["wave"] == max(row["wave"] for row in rows.values()) + 1
+    big = rows[key_id(BIG)]
+    assert big["wave"] == max(row["wave"] for key, row in rows.items() if key != key_id(BIG)) + 1
     assert big["number"] == big["wave"] * 1000
+
+
+def test_nothing_is_tried_where_no_key_would_be_distributed(spark, undisturbed, monkeypatch):
+    spec, _, _ = undisturbed
+    monkeypatch.setattr("group_models.adapters.spark_distribute.why_not", lambda *_: pytest.fail("tried"))
+    decisions = {row["key_id"]: row["decision"] for row in group_models.plan(spec, spark=spark).keys.to_pylist()}
+    assert decisions[key_id(BIG)] == "unchanged"
 
 
 def test_a_resume_trains_what_is_missing_and_gives_the_same_models(spark, undisturbed, tmp_path, monkeypatch):

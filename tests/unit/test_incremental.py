@@ -187,6 +187,14 @@ def test_a_key_costs_what_its_newest_fit_took_and_more_as_it_grew():
     assert nbytes == pytest.approx({"a": 50.0, "b": 100.0, "other": 1000.0, "new": 500.0})
 
 
+def test_a_distributed_key_costs_what_its_last_distributed_fit_took():
+    asked = spec({"max_key_rows": 1000}, oversize="distribute")
+    fit = {"fit_run_id": "r1", "fit_fingerprint": asked.fingerprint(VERSIONS), "fit_rows": 2000, "fit_seconds": 6.0}
+    measured, history = sizes(("a", 4000, 4000, 400)), past({"name": "a", "data_fingerprint": "x", **fit}, asked=asked)
+    row = by_name(plan_keys(measured, asked, COSTS, slots=4, history=history))["a"]
+    assert (row["decision"], row["predicted_seconds"]) == ("distributed", pytest.approx(12.0))
+
+
 def test_a_key_of_which_little_is_known_costs_what_its_family_says():
     history = past({"name": "a", "data_fingerprint": "x", "fit_run_id": "r1", "fit_rows": None, "fit_seconds": None})
     found = by_name(plan_keys(sizes(("a", 100, 100, 9)), spec(), COSTS, slots=1, history=history))

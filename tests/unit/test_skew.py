@@ -25,7 +25,9 @@ def skew_of(measured: pa.Table, of_spec: Spec, slots: int = 2) -> tuple[Plan, Sk
     plan = plan_keys(measured, of_spec, COSTS, slots=slots)
 
     def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
-        return plan_keys(measured.filter(pc.is_in(measured["key_id"], key_ids)), other, COSTS, slots=slots).keys
+        of_keys = measured.filter(pc.is_in(measured["key_id"], key_ids))
+        why_not = None if of_spec.oversize == "distribute" else "not tried"
+        return plan_keys(of_keys, other, COSTS, slots=slots, why_not=why_not).keys
 
     return plan, describe_skew(plan.keys, of_spec, slots=slots, replan=replan)
 
