@@ -77,8 +77,6 @@ def plan_keys(
     rows = np.ceil(sizes.column("usable_rows").to_numpy() * decided.share / decided.n_parts).astype(np.int64)
     part_bytes = np.ceil(sizes.column("bytes").to_numpy() * decided.share / decided.n_parts)
     slower, bigger = _cost_factors(sizes, spec, history, costs)
-    # What a distributed key took was on all slots already.
-    slower[decided.decision == "distributed"] = 1.0
     seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
     model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)) * bigger, dtype=np.float64)
     is_distributed = decided.decision == "distributed"
