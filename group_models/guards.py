@@ -25,9 +25,6 @@ T = TypeVar("T")
 GRACE_S = 2.0
 """Seconds after the limit until a fit that does not answer loses its process."""
 
-_REARM_S = 1.0
-"""Age from which the watchdog is set anew: it is a thread, and one per key would cost more than small fits."""
-
 
 class Guard:
     """The clock and the memory limit of the fits of one unit, one after the other.
@@ -114,9 +111,13 @@ class Guard:
             raise TimedOut(timeout_reason(self._limits))
 
     def _watch(self, timeout_s: float) -> None:
-        """Let the process end by itself between `timeout_s` and `timeout_s + GRACE_S` from now."""
+        """Let the process end by itself between `timeout_s` and `timeout_s + GRACE_S` from now.
+
+        The watchdog is a thread: one for each key would cost more than a small fit, so it is set anew only now and
+        then.
+        """
         now = time.monotonic()
-        if self._watched_since is None or now - self._watched_since > _REARM_S:
+        if self._watched_since is None or now - self._watched_since > GRACE_S / 2:
             faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=self._stderr())
             self._watched_since = now
 

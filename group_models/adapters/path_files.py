@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import operator
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -122,15 +123,19 @@ def writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _spark_writing(folder: Path) -> Iterator[None]:
-    """Do the same for a full disk under Spark, whose errors tell it by their text alone."""
+    """Do the same for a full or read-only disk under Spark, whose errors tell it by their text or not at all."""
     from group_models.adapters.spark_errors import SPARK_ERRORS
 
     try:
         yield
     except SPARK_ERRORS as error:
-        if "No space left on device" not in str(error):
+        if "No space left on device" in str(error):
+            reason = f"{_FULL} (this one, or Spark's spark.local.dir)"
+        elif folder.exists() and not os.access(folder, os.W_OK):
+            reason = "the disk or the folder is read-only"
+        else:
             raise
-        raise StateError(_not_written(folder, f"{_FULL} (this one, or Spark's spark.local.dir)")) from error
+        raise StateError(_not_written(folder, reason)) from error
 
 
 def _not_written(folder: Path, reason: str) -> str:

@@ -52,8 +52,8 @@ def world(spark, folder, fates, *, good=GOOD, **changes):
     return spec_of(frame, folder, **{**usual, **changes})
 
 
-def outcomes(spec):
-    rows = by_key(api.show(spec))
+def outcomes(spec, **options):
+    rows = by_key(api.show(spec, **options))
     assert {key: rows[key]["status"] for key in GOOD} == dict.fromkeys(GOOD, "trained")
     return {key: row for key, row in rows.items() if key not in GOOD}
 
@@ -69,13 +69,16 @@ def test_h3_a_key_whose_fit_kills_its_process_is_crashed_and_all_others_are_trai
     assert tables_of(spec).read(STORE, columns=["number"])["number"].unique().to_pylist() == [1]
 
 
-def test_h3_isolated_from_the_start_no_job_dies(spark, tmp_path):
-    limits = {**LIMITS, "timeout_s": 2.0}
+def test_h3_isolated_from_the_start_no_job_dies_and_a_run_of_many_dead_keys_is_not_released(spark, tmp_path):
+    limits = {"min_rows": 1, "max_failed_share": 0.1, "timeout_s": 2.0}
     compute = {"slots": 2, "memory_per_worker": "1GiB"}
     fates = {"bad": KILL, "endless": SLEEP, "huge": ALLOCATE, "deaf": HANG}
     spec, said = world(spark, tmp_path, fates, limits=limits, compute=compute, isolation="always"), []
-    api.train(spec, spark=spark, say=said.append)
-    assert {key: row["status"] for key, row in outcomes(spec).items()} == {
+    run = api.train(spec, spark=spark, say=said.append)
+    assert run.release_id is None
+    assert "4 of 14 keys failed (1 crashed, 2 timed_out, 1 out_of_memory)" in run.refusal
+    assert "1 SIGKILL" in run.facts()["failures"]
+    assert {key: row["status"] for key, row in outcomes(spec, run_id=run.run_id).items()} == {
         "bad": "crashed", "endless": "timed_out", "huge": "out_of_memory", "deaf": "timed_out",
     }  # fmt: skip
     assert [line for line in said if "died" in line] == []
@@ -168,15 +171,6 @@ class Childless:
             return estimator
 
         return arrive, (self.estimator, self.flag)
-
-
-def test_h3_a_run_of_many_poison_keys_is_not_released(spark, tmp_path):
-    fates = {"bad": KILL, "worse": KILL, "worst": KILL}
-    spec = world(spark, tmp_path, fates, limits={"min_rows": 1, "max_failed_share": 0.1}, isolation="always")
-    run = api.train(spec, spark=spark)
-    assert run.release_id is None
-    assert "3 of 13 keys failed (3 crashed)" in run.refusal
-    assert run.facts()["failures"].startswith("3 SIGKILL")
 
 
 def test_h3_a_wave_that_fails_for_another_reason_names_its_units_keys_and_the_way_on(spark, tmp_path):

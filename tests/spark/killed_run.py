@@ -1,6 +1,6 @@
-"""A driver to be killed: trains what a spec says, under a run id, on a Spark of its own.
+"""A driver to be killed: trains what a spec says, under a run id, on a Spark of its own or as a client of Connect.
 
-python tests/spark/killed_run.py SPEC.json RUN_ID
+python tests/spark/killed_run.py SPEC.json RUN_ID [sc://HOST:PORT]
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from pyspark.sql import SparkSession
 import group_models
 
 
-def main(spec: str, run_id: str) -> None:
+def main(spec: str, run_id: str, remote: str | None = None) -> None:
     """Train and release."""
+    spark = SparkSession.builder.remote(remote).getOrCreate() if remote else _own()
+    run = group_models.train(json.loads(Path(spec).read_text(encoding="utf-8")), run_id=run_id, spark=spark)
+    sys.stdout.write(json.dumps({"counts": dict(run.counts), "release_id": run.release_id}))
+    spark.stop()
+
+
+def _own() -> SparkSession:
     options = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
@@ -23,10 +30,7 @@ def main(spec: str, run_id: str) -> None:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    spark = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
-    run = group_models.train(json.loads(Path(spec).read_text(encoding="utf-8")), run_id=run_id, spark=spark)
-    sys.stdout.write(json.dumps({"counts": dict(run.counts), "release_id": run.release_id}))
-    spark.stop()
+    return SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
 
 
 if __name__ == "__main__":

@@ -114,12 +114,12 @@ class Reader(threading.Thread):
 
 
 @contextlib.contextmanager
-def driver(spec: dict[str, Any], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a driver with its own Spark, a process group of its own; whatever is left of it is killed at the end."""
+def driver(spec: dict[str, Any], folder: Path, *remote: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a driver in a process group of its own; whatever is left of it is killed at the end."""
     file = folder / "spec.json"
     file.write_text(json.dumps(spec), encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, str(CHILD), str(file), RUN_ID],
+        [sys.executable, str(CHILD), str(file), RUN_ID, *remote],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
         env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
@@ -138,12 +138,13 @@ def wait_for(moment: Moment, warehouse: Path, process: subprocess.Popen[str]) ->
         time.sleep(0.002)
 
 
-def killed(spec: dict[str, Any], folder: Path, moment: Moment, *, with_jvm: bool) -> bool:
+def killed(spec: dict[str, Any], folder: Path, moment: Moment, *remote: str, with_jvm: bool) -> bool:
     """Start a run and kill its driver at a moment; return whether it was still at work.
 
-    Without its JVM the driver's Python alone is killed: what Spark was doing goes on until it notices.
+    Without its JVM the driver's Python alone is killed: what Spark was doing goes on until it notices, and a Connect
+    server (`remote`) brings the job of its dead client to its end.
     """
-    with driver(spec, folder) as process:
+    with driver(spec, folder, *remote) as process:
         wait_for(moment, Path(spec["warehouse"]), process)
         (os.killpg if with_jvm else os.kill)(process.pid, signal.SIGKILL)
         was_at_work = process.wait() == -signal.SIGKILL
@@ -171,7 +172,10 @@ def undisturbed(spark, tmp_path_factory) -> dict[str, Any]:
     """What a run leaves that nobody killed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     spec = spec_of(folder)
-    assert group_models.train(spec, run_id=RUN_ID, spark=spark).counts == {"trained": len(CARRIERS)}
+    with pytest.MonkeyPatch.context() as patch:
+        # Whichever test comes first: this session is a classic one.
+        patch.delenv("SPARK_CONNECT_MODE_ENABLED", raising=False)
+        assert group_models.train(spec, run_id=RUN_ID, spark=spark).counts == {"trained": len(CARRIERS)}
     left = outcome(spec)
     assert left["rows"] == {"group_model_plan": 5, "group_model_store": 5, "group_model_manifest": 5,
                             "group_model_run": 2, "group_model_release": 1}  # fmt: skip
@@ -189,15 +193,29 @@ def check_goes_on(spark: Any, spec: dict[str, Any], reader: Reader, undisturbed:
     assert {row["status"] for row in api.show(spec)} == {"trained"}
 
 
-@pytest.mark.parametrize("name", ["planned", "in a later wave"])
-def test_a_killed_driver_goes_on_with_the_same_run_id(name, spark, tmp_path, undisturbed):
+def test_a_driver_killed_after_its_plan_goes_on_with_the_same_run_id(spark, tmp_path, undisturbed):
     spec = spec_of(tmp_path)
     with Reader(spec) as reader:
-        assert killed(spec, tmp_path, MOMENTS[name], with_jvm=True)
+        assert killed(spec, tmp_path, MOMENTS["planned"], with_jvm=True)
         stored = len(commits(Path(spec["warehouse"]), STORE.name))
         assert stored < len(CARRIERS)
         check_goes_on(spark, spec, reader, undisturbed)
     assert reader.reads > 10
+
+
+def test_a_client_killed_in_a_wave_goes_on_beside_the_server_that_still_writes_for_the_dead(
+    connect_spark, connect_port, tmp_path, undisturbed
+):
+    spec = spec_of(tmp_path)
+    warehouse = Path(spec["warehouse"])
+    with Reader(spec) as reader:
+        remote = f"sc://127.0.0.1:{connect_port}"
+        assert killed(spec, tmp_path, MOMENTS["in a later wave"], remote, with_jvm=False)
+        assert len(commits(warehouse, STORE.name)) < len(CARRIERS)
+        left = set(attempts(warehouse, STORE.name))
+        check_goes_on(connect_spark, spec, reader, undisturbed)
+    # What the server finished for the dead client stays hidden; nothing of it was read above.
+    assert left <= set(attempts(warehouse, STORE.name))
 
 
 @pytest.mark.slow
@@ -264,7 +282,11 @@ def remount(place: Path, how: str) -> None:
 
 FAULTS = {
     "full": (fill, lambda place: (place / "ballast").unlink(), "the disk is full"),
-    "read-only": (lambda place: remount(place, "ro"), lambda place: remount(place, "rw"), "ead-only file system"),
+    "read-only": (
+        lambda place: remount(place, "ro"),
+        lambda place: remount(place, "rw"),
+        "the disk or the folder is read-only",
+    ),
 }
 
 
