@@ -23,12 +23,20 @@ IDLE = dt.timedelta(days=2)
 """How long nobody must have touched what killed writers or earlier cleans have left."""
 
 
+_SAID = {PLAN.name: "plan", STORE.name: "store", MANIFEST.name: "manifest"}
+
+
 @dataclasses.dataclass(frozen=True)
 class RunLoss:
     """What one run loses: rows by table, and bytes of models."""
 
     rows: Mapping[str, int]
     bytes: int
+
+    def words(self) -> str:
+        """Return the loss as a person reads it."""
+        rows = {_SAID[name]: count for name, count in self.rows.items()}
+        return f"{counts_text(rows)} rows; {self.bytes / 2**20:,.1f} MiB of models"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -54,14 +62,13 @@ class Cleaning:
 
     def facts(self) -> dict[str, str]:
         """Return the clean as fact and text."""
-        names = (PLAN.name, STORE.name, MANIFEST.name)
-        rows = {name: sum(loss.rows.get(name, 0) for loss in self.losses.values()) for name in names}
-        bytes_ = sum(loss.bytes for loss in self.losses.values())
+        rows = {name: sum(loss.rows.get(name, 0) for loss in self.losses.values()) for name in _SAID}
+        whole = RunLoss(rows, sum(loss.bytes for loss in self.losses.values()))
         parts = sum(bool(self.retention.manifest[run_id]) for run_id in self.losses)
         oldest = {f"oldest release of {alias}": text for alias, text in self.retention.oldest.items()}
         last = {"leftovers": f"{self.leftovers} of killed writers and earlier cleans removed"} if self.is_done else {}
         return {
-            "removed" if self.is_done else "would be removed": f"{counts_text(rows)}; {_size(bytes_)} of models",
+            "removed" if self.is_done else "would be removed": whole.words(),
             "runs": f"{len(self.losses) - parts} go, {parts} lose rows, {len(self.retention.whole)} stay as they are",
             **(oldest if self.losses else {}),
             **last,
@@ -69,13 +76,13 @@ class Cleaning:
 
     def rows(self) -> list[dict[str, str]]:
         """Return one row per run that loses rows or is kept: what goes, what stays, and why."""
-        lost = [self._lost_row(run_id, loss) for run_id, loss in self.losses.items()]
-        return lost + [{"run": run_id, "goes": "", "stays": why} for run_id, why in self.retention.whole.items()]
-
-    def _lost_row(self, run_id: str, loss: RunLoss) -> dict[str, str]:
-        why = self.retention.why.get(run_id)
-        goes = f"{counts_text(loss.rows)}; {_size(loss.bytes)} of models"
-        return {"run": run_id, "goes": goes, "stays": f"keys: {counts_text(why)}" if why else ""}
+        goes = {run_id: loss.words() for run_id, loss in self.losses.items()}
+        stays = {run_id: f"keys: {counts_text(why)}" for run_id, why in self.retention.why.items()}
+        stays |= self.retention.whole
+        return [
+            {"run": run_id, "goes": goes.get(run_id, ""), "stays": stays.get(run_id, "")}
+            for run_id in [*goes, *(run_id for run_id in stays if run_id not in goes)]
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the clean as plain values, for JSON."""
@@ -94,10 +101,6 @@ class Cleaning:
 
     def _repr_html_(self) -> str:
         return facts_html(f"Clean of {self.model_set}", self.facts())
-
-
-def _size(bytes_: int) -> str:
-    return f"{bytes_ / 2**20:,.1f} MiB"
 
 
 def plan_clean(tables: Tables, model_set: str, *, keep: int, log: Sequence[Release] | None = None) -> Cleaning:

@@ -1,4 +1,4 @@
-"""List, publish or roll back releases, for `spark-submit` on open-source Spark.
+"""List, publish or roll back releases, pin and unpin keys, for `spark-submit` on open-source Spark.
 
     spark-submit jobs/release.py list fixtures/flights.yaml
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from group_models import api, releasing
+from group_models.errors import StateError
 from group_models.ports import SparkSession
 from group_models.tables import MANIFEST, PLAN, RUN, STORE
 from tests.cases.worlds import by_key, spec_of, tables_of
@@ -204,6 +206,22 @@ def test_h9_after_a_rollback_the_next_night_trains_but_does_not_flip_it_back(spa
     later = api.train(specs[2], spark=spark, run_id="n4")
     assert later.release_id is not None
     assert served(specs[0]) == {"A": "n4"}
+
+
+def test_h4_a_dead_run_that_was_cleaned_is_not_resumed_but_refused_by_name(spark, tmp_path, monkeypatch):
+    spec = spec_of(carriers(spark, "A", 1.0), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("group_models.training.train_waves", lambda *_: threading.Lock().release())
+        with pytest.raises(RuntimeError):
+            api.train(spec, spark=spark, run_id="dead")
+    for night in ("n1", "n2"):
+        api.train(spec, spark=spark, run_id=night)
+    assert "dead" in releasing.clean(spec, keep=1).retention.whole
+    monkeypatch.setattr("group_models.retention.YOUNG", dt.timedelta(0))
+    assert list(releasing.clean(spec, keep=1, dry_run=False).losses) == ["dead", "n1"]
+    with pytest.raises(StateError, match=r"only what still served is left of run dead since .* cleaned"):
+        api.train(spec, spark=spark, run_id="dead")
+    assert served(spec) == {"A": "n2"}
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.slow)])

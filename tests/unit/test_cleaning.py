@@ -86,7 +86,7 @@ def test_a_plan_of_a_clean_tells_the_same_and_changes_nothing(tables, nights):
     done = clean(tables, SET, keep=2)
     assert (planned.losses, planned.retention) == (done.losses, done.retention)
     assert planned.facts() == {
-        "would be removed": "9 group_model_plan, 7 group_model_store, 7 group_model_manifest; 0.0 MiB of models",
+        "would be removed": "9 plan, 7 store, 7 manifest rows; 0.0 MiB of models",
         "runs": "1 go, 2 lose rows, 2 stay as they are",
         "oldest release of champion": nights[3],
     }
