@@ -90,6 +90,9 @@ class MemoryTables:
     ) -> SparkFrame:
         """Return the same rows as a Spark frame, uploaded from here."""
         rows = self.read(table, columns=columns, where=where)
+        if not rows.num_rows:
+            # pyspark 4.2 cannot take an Arrow table whose rows have all been filtered out.
+            return spark.createDataFrame([], table.spark_schema(rows.column_names))
         return spark.createDataFrame(rows, table.spark_schema(rows.column_names))
 
     def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:

@@ -205,6 +205,34 @@ def test_releases_are_listed_rolled_back_and_published_again(
     assert [entry["at"] for entry in log] == sorted(entry["at"] for entry in log)
 
 
+def test_a_key_is_pinned_shown_and_let_go_and_a_clean_is_told_before_it_is_done(
+    spark: SparkSession, tmp_path: Path, run: Any, run_json: Any
+):
+    pq.write_table(worlds.rows({("UA", 1): 25, ("UA", 2): 25}), tmp_path / "rows.parquet")
+    spec = write_spec(tmp_path)
+    for run_id in ("one", "two", "three"):
+        assert run("train", spec, "--run-id", run_id)[0] == 0
+    code, _, err = run("release", "pin", spec, "--key", "carrier=UA,stop=1", "--run-id", "one", "--note", "better")
+    assert (code, err.startswith("carrier=UA,stop=1 is pinned to run one for champion")) == (0, True)
+    (row,) = run_json("show", spec, "--key", "carrier=UA,stop=1")
+    assert (row["serves"], row["model_run_id"], row["pinned_run_id"]) == ("previous", "one", "one")
+    assert "previous, pinned" in run("show", spec)[1]
+    assert "key carrier=UA, stop=1 to run one" in run("release", "list", spec)[1]
+    code, out, err = run("clean", spec, "--keep", "1")
+    assert (code, "4 plan, 3 store, 3 manifest rows" in out, "nothing was removed" in err) == (0, True, True)
+    assert run_json("clean", spec, "--keep", "1")["is_done"] is False
+    told = run_json("clean", spec, "--keep", "1", "--yes")
+    assert (told["is_done"], list(told["removed"]), told["kept_keys"]) == (True, ["one", "two"], {"one": {"pinned": 1}})
+    assert run_json("clean", spec, "--keep", "1")["removed"] == {}
+    assert {row["model_run_id"] for row in run_json("show", spec)} == {"one", "three"}
+    code, _, err = run("release", "rollback", spec, "--to", releasing.list_releases(spec)[0].release_id)
+    assert (code, "is before the oldest release of champion that is left" in err) == (1, True)
+    code, _, err = run("release", "publish", spec, "--run-id", "two", "--force")
+    assert (code, "only what still served is left of run two" in err) == (1, True)
+    assert run("release", "unpin", spec, "--key", '{"carrier": "UA", "stop": 1}')[0] == 0
+    assert {row["model_run_id"] for row in run_json("show", spec)} == {"three"}
+
+
 def test_an_exported_model_is_loaded_by_mlflow_and_predicts_as_scoring_does(trained: Path, tmp_path: Path, run: Any):
     import mlflow.sklearn
 
