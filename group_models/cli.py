@@ -13,10 +13,19 @@ from typing import Annotated, Any
 
 import typer
 
-from group_models.cli_options import Alias, Json, Key, OneKey, RunId, SpecArgument, Warehouse, Where
-from group_models.cli_options import out as _out
-from group_models.cli_options import print_json as _print_json
-from group_models.cli_options import say as _say
+from group_models.cli_options import (
+    Alias,
+    Json,
+    Key,
+    OneKey,
+    RunId,
+    SpecArgument,
+    Warehouse,
+    Where,
+    out,
+    print_json,
+    say,
+)
 from group_models.cli_release import clean, release_app
 from group_models.errors import GroupModelsError, LibraryWarning
 
@@ -65,7 +74,7 @@ def init(file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to wri
         file.write_text(template, encoding="utf-8")
     except OSError as e:
         raise GroupModelsError(f"cannot write {file}: {e.strerror}; name a file in a folder that is there") from e
-    _say(f"wrote {file}; edit it, then: group-models plan {file}")
+    say(f"wrote {file}; edit it, then: group-models plan {file}")
 
 
 @app.command()
@@ -86,13 +95,13 @@ def plan(
         _spec(spec), where=where, keys=keys, failed_only=failed_only, retrain_all=retrain_all, warehouse=warehouse
     )
     for note in planned.notes:
-        _say(note)
+        say(note)
     summary = summarise(planned)
     if as_json:
         rows = [report.as_json({**row, "key": dict(row["key"])}) for row in planned.keys.to_pylist()]
-        _print_json({"summary": dataclasses.asdict(summary), "keys": rows})
+        print_json({"summary": dataclasses.asdict(summary), "keys": rows})
         return
-    _out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
+    out().print(report.facts_table(f"Plan of {spec}", summary.facts()))
 
 
 @app.command()
@@ -123,14 +132,14 @@ def train(  # noqa: PLR0913, PLR0917 - the options of one command
         accept_changes=accept_changes,
         release=not no_release,
         warehouse=warehouse,
-        say=_say,
+        say=say,
     )
     if as_json:
-        _print_json(run.as_dict())
+        print_json(run.as_dict())
     else:
-        _out().print(report.facts_table(f"Run {run.run_id} of {run.model_set}", run.facts()))
+        out().print(report.facts_table(f"Run {run.run_id} of {run.model_set}", run.facts()))
         if worst := run.worst(5):
-            _out().print(report.rows_table("Worst keys on the holdout", worst))
+            out().print(report.rows_table("Worst keys on the holdout", worst))
     if run.refusal:
         raise typer.Exit(NOT_RELEASED)
 
@@ -182,10 +191,10 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     spark_output.write_output(scored, output, mode.value)
     counts = spark_output.count_statuses(session, output, prefix + "score_status")
     if as_json:
-        _print_json({"output": output, "rows": sum(counts.values()), "score_status": counts})
+        print_json({"output": output, "rows": sum(counts.values()), "score_status": counts})
         return
     facts = {"rows": f"{sum(counts.values()):,} in {output}", "score_status": counts_text(counts)}
-    _out().print(report.facts_table(f"Output {output}", facts))
+    out().print(report.facts_table(f"Output {output}", facts))
 
 
 @app.command()
@@ -203,11 +212,11 @@ def show(
 
     rows = api.show(spec, key=key, status=status, worst=worst, run_id=run_id, warehouse=warehouse)
     if as_json:
-        _print_json([report.as_json(row) for row in rows])
+        print_json([report.as_json(row) for row in rows])
     elif key is not None and rows:
-        _out().print(report.facts_table("Key", report.row_facts(rows[0])))
+        out().print(report.facts_table("Key", report.row_facts(rows[0])))
     else:
-        _out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows))
+        out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows))
 
 
 @app.command()
@@ -225,7 +234,7 @@ def export(
 
     row = api.find_model(spec, key, alias=alias.value, run_id=run_id, warehouse=warehouse)
     export_model(row, directory)
-    _say(f"wrote {directory}; mlflow.pyfunc.load_model({str(directory)!r}) loads it")
+    say(f"wrote {directory}; mlflow.pyfunc.load_model({str(directory)!r}) loads it")
 
 
 def _spec(path: str) -> str:
@@ -248,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OK
     except GroupModelsError as e:
-        _say(f"error: {e}")
+        say(f"error: {e}")
         return REFUSED
     except Exception as e:  # noqa: BLE001 - the last door: a fault of ours must not pass as success
         return _internal(e)
@@ -256,14 +265,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _say(f"warning: {message}")
+    say(f"warning: {message}")
 
 
 def _internal(error: Exception) -> int:
     import traceback
 
-    _say("".join(traceback.format_exception(error)))
-    _say(f"internal error: {type(error).__name__}: {error}")
+    say("".join(traceback.format_exception(error)))
+    say(f"internal error: {type(error).__name__}: {error}")
     return INTERNAL
 
 

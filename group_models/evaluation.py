@@ -51,10 +51,12 @@ def regression_metrics(y: Floats, prediction: Floats) -> dict[str, float]:
 
 def _r2(y: Floats, squared_error: float) -> float:
     # `ptp` and not SST decides: the mean of equal numbers is not always equal to them.
-    if np.ptp(y) == 0.0:
-        return 1.0 if squared_error == 0.0 else 0.0
     centred = y - y.mean()
-    return 1.0 - squared_error / float(centred @ centred)
+    total = float(centred @ centred)
+    # Squares of tiny distances may all be rounded to zero.
+    if np.ptp(y) == 0.0 or total == 0.0:
+        return 1.0 if squared_error == 0.0 else 0.0
+    return 1.0 - squared_error / total
 
 
 def holdout_cutoff(bucket_starts_us: ArrayLike, rows: ArrayLike, share: float) -> int | None:

@@ -167,3 +167,7 @@ def test_an_error_without_text_is_named_by_its_type():
 
 def test_text_that_fits_is_not_cut():
     assert printable("x" * 10, 10) == "x" * 10
+
+
+def test_targets_whose_squares_vanish_are_constant_ones():
+    assert regression_metrics(np.array([0.0, 1e-200]), np.array([1.0, 1.0]))["r2"] == 0.0
