@@ -142,7 +142,9 @@ def check_same(prepared: Prepared, run_id: str, events: Events, *, accept_change
     fixed = spec_changes({n: spec_then.get(n) for n in _FIXED}, {n: spec.get(n) for n in _FIXED})
     fixed += spec_changes(dict(events.started["feature_kinds"]), dict(prepared.roles.features))
     changes = spec_changes(_that_decides(spec_then), _that_decides(spec))
-    changes += library_changes(dict(before["versions"]), spark_probe.versions())
+    # A finished run is only told again: what is installed now makes no model of it.
+    if not events.finished:
+        changes += library_changes(dict(before["versions"]), spark_probe.versions())
     if not fixed and not changes:
         return []
     said = f"run id {run_id!r} was used by another spec ({', '.join(fixed + changes)}); give another run id"

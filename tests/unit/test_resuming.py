@@ -11,7 +11,15 @@ import pytest
 from group_models.errors import StateError
 from group_models.fakes import MemoryTables
 from group_models.keys import key_id
-from group_models.resuming import Events, append_event, check_run_exists, read_events, size_changes, spec_changes
+from group_models.resuming import (
+    Events,
+    append_event,
+    check_run_exists,
+    check_same,
+    read_events,
+    size_changes,
+    spec_changes,
+)
 from group_models.scopes import Scope
 from group_models.tables import RUN
 from tests.unit.test_planning import sizes, spec
@@ -97,3 +105,17 @@ def test_a_run_that_never_started_is_told_with_the_newest_ones():
     with pytest.raises(StateError, match=r"no run 'r9' to resume \(the newest are r6, r5, r4, r3, r2\)"):
         check_run_exists(tables, "a.b.c", "r9")
     check_run_exists(tables, "a.b.c", "r0")
+
+
+def test_a_finished_run_is_told_again_after_an_update_of_a_library_and_an_unfinished_one_is_not():
+    roles = SimpleNamespace(features={"x": "numeric"})
+    prepared = SimpleNamespace(**vars(preparation(MemoryTables())), roles=roles)
+    versions = {"python": "3.11", "numpy": "0.1.0"}
+    started = {"scope": "k = 'a'", "spec": spec().to_json(), "versions": versions, "feature_kinds": roles.features}
+    finished = {"event": "finished"}
+    assert check_same(prepared, "r1", Events(started, (), finished), accept_changes=False) == []
+    with pytest.raises(StateError, match=r"used by another spec \(.*numpy .*0\.1"):
+        check_same(prepared, "r1", Events(started, (), None), accept_changes=False)
+    other = {**started, "spec": spec(seed=99).to_json()}
+    with pytest.raises(StateError, match=r"used by another spec \(seed was 99, is 7\); give another run id$"):
+        check_same(prepared, "r1", Events(other, (), finished), accept_changes=False)
