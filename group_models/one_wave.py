@@ -74,27 +74,42 @@ class OneWave:
 
     def _try(self, parts: pa.Table) -> None:
         """Commit these parts, in child processes or in halves where a worker dies of one."""
+        isolation = self._prepared.spec.isolation
         death = self._commit(parts, self._settings)
-        if death is not None and self._prepared.spec.isolation == "auto" and not is_childless(death):
+        if death is not None and isolation != "never" and not is_childless(death):
             self._tell(f"a worker died; its {_keys(parts)} are fitted again in child processes")
             death = self._commit(parts, dataclasses.replace(self._settings, is_isolated=True))
         if death is None:
             return
         why = "no child process can be made" if is_childless(death) else "a worker died"
         self._tell(f"{why}; its {_keys(parts)} are halved until the one that kills its worker is alone")
-        self._may_isolate = False
-        settings = dataclasses.replace(self._settings, is_isolated=False)
-        if self._prepared.spec.isolation == "always" and self._commit(parts, settings) is None:
+        settings = self._settings
+        # What `always` asks for is given up only where it cannot be had.
+        if is_childless(death) or isolation != "always":
+            settings = self._here()
+        if is_childless(death) and isolation == "always" and self._commit(parts, settings) is None:
             return
         crashed: list[pa.Table] = []
         self._halve(parts, settings, crashed)
         self._commit_crashed(crashed)
 
+    def _here(self) -> FitSettings:
+        """Return the settings of fits without child processes, which all retries have from now on."""
+        self._may_isolate = False
+        return dataclasses.replace(self._settings, is_isolated=False)
+
+    def _commit_piece(self, parts: pa.Table, settings: FitSettings) -> Exception | None:
+        """Commit a piece; where no child process can be made for it, without."""
+        death = self._commit(parts, settings, is_piece=True)
+        if death is not None and settings.is_isolated and is_childless(death):
+            return self._commit(parts, self._here(), is_piece=True)
+        return death
+
     def _halve(self, parts: pa.Table, settings: FitSettings, crashed: list[pa.Table]) -> None:
         """Commit parts of which one kills its worker in pieces; those that die alone are added to `crashed`."""
         if parts.num_rows > 1:
             for piece in halves(parts):
-                if self._commit(piece, settings, is_piece=True) is not None:
+                if self._commit_piece(piece, settings) is not None:
                     self._halve(piece, settings, crashed)
             return
         crashed.append(parts)

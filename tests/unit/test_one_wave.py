@@ -74,7 +74,7 @@ def parts(count, units):
     )
 
 
-def trained(poison, *, count=8, units=4, isolation="auto", **faults):
+def trained(poison, *, count=8, units=4, isolation="auto", of=Told, **faults):
     """Train a wave and return it, its rows by key, and what it said."""
     said = []
     tables = MemoryTables()
@@ -87,7 +87,7 @@ def trained(poison, *, count=8, units=4, isolation="auto", **faults):
         }
     )
     settings = dataclasses.replace(SETTINGS, is_isolated=isolation == "always")
-    wave = Told(prepared, Plan(keys, slots=2), 0, None, settings, said.append)
+    wave = of(prepared, Plan(keys, slots=2), 0, None, settings, said.append)
     wave.set_up(set(poison), **faults)
     wave.train(parts(count, units))
     rows = tables.read(STORE).to_pylist()
@@ -145,6 +145,25 @@ def test_where_no_child_can_be_made_a_wave_is_halved(isolation, jobs):
     assert [how for how, *_ in wave.jobs][: len(jobs)] == jobs
     assert crashed(rows) == ["k03"]
     assert "wave 1: no child process can be made; its 8 keys are halved until the one that kills" in " ".join(said)
+
+
+def test_where_every_fit_is_in_a_child_a_dead_worker_takes_none_out_of_it():
+    wave, rows, said = trained(["k03"], isolation="always", holds_children=False)
+    assert {how for how, *_ in wave.jobs} == {"apart"}
+    assert [count for _, count, _ in wave.jobs] == [8, 8, 4, 4, 2, 2, 1, 1]
+    assert crashed(rows) == ["k03"]
+    assert said[-1] == "wave 1: carrier=c3 kills its worker; it is a row of status crashed"
+
+
+def test_where_no_child_can_be_made_any_more_for_a_piece_no_key_is_blamed_for_it():
+    class Later(Told):
+        def _frame(self, parts, settings, number, *, is_piece):
+            self.is_childless = is_piece
+            return super()._frame(parts, settings, number, is_piece=is_piece)
+
+    wave, rows, _ = trained(["k03"], isolation="always", holds_children=False, of=Later)
+    assert [how for how, *_ in wave.jobs][:4] == ["apart", "apart", "apart", "here"]
+    assert crashed(rows) == ["k03"]
 
 
 def test_where_no_child_can_be_made_and_no_key_kills_the_wave_is_fitted_without():
