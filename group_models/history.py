@@ -15,8 +15,8 @@ from group_models.ports import Tables, Where
 from group_models.source_checks import LastRun
 from group_models.tables import MANIFEST, RUN
 
-_MEASURED = ("trained", "rejected", "model_too_big", "timed_out")
-"""Statuses of keys whose fit took as long as a fit takes."""
+_MEASURED = ("trained", "rejected", "model_too_big")
+"""Statuses of keys whose fit took as long as a fit takes; of one that was cut off nobody knows how many rows it had."""
 
 _OF_FIT = ("run_id", "key_id", "status", "data_fingerprint", "spec_fingerprint", "usable_rows", "rows_used",
            "fit_seconds", "model_bytes", "finished_at")  # fmt: skip

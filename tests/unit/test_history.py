@@ -38,7 +38,7 @@ def trained(key_id: str, seconds: float, **more: Any) -> dict[str, Any]:
 def test_a_model_is_known_from_its_own_run_and_costs_from_the_newest_fit():
     tables = MemoryTables()
     write(tables, "r1", 1, [trained("a", 1.0), trained("b", 1.0), trained("c", 1.0)])
-    late = {"status": "timed_out", "data_fingerprint": "later"}
+    late = {"status": "timed_out", "data_fingerprint": "later", "rows_used": None}
     write(tables, "r2", 2, [trained("a", 2.0), trained("b", 9.0, **late), {**trained("c", 3.0), "status": "failed"}])
     keys = pd.DataFrame(
         {"model_run_id": ["r2", "r1", "r1", None], "newest_run_id": ["r2", "r2", "r2", "r2"]}, index=list("abcd")
@@ -48,9 +48,9 @@ def test_a_model_is_known_from_its_own_run_and_costs_from_the_newest_fit():
     assert known["data_fingerprint"].to_dict() == {"a": "a 2.0", "b": "b 1.0", "c": "c 1.0", "d": None}
     assert known["trained_rows"].to_dict() == {"a": 100, "b": 100, "c": 100, "d": None}
     assert known["trained_at"]["b"] == pd.Timestamp(2026, 3, 1, tz="UTC")
-    assert known["fit_seconds"].to_dict() == {"a": 2.0, "b": 9.0, "c": 1.0, "d": None}
+    assert known["fit_seconds"].to_dict() == {"a": 2.0, "b": 1.0, "c": 1.0, "d": None}
     assert known["fit_rows"].to_dict() == {"a": 90, "b": 90, "c": 90, "d": None}
-    assert known["fit_run_id"].to_dict() == {"a": "r2", "b": "r2", "c": "r1", "d": None}
+    assert known["fit_run_id"].to_dict() == {"a": "r2", "b": "r1", "c": "r1", "d": None}
     assert found.run_versions == {"r1": {"numpy": "2.1"}, "r2": {"numpy": "2.2"}}
 
 
