@@ -1,10 +1,10 @@
 """The folders of commits: one per append, and what takes the place of one of which rows were removed.
 
 `<number>` is a commit as it was appended, `<number>.<generation>` what is left of it: a folder, or an empty file
-where nothing is. The highest generation counts. It becomes visible at once, as an append does, and only then the
-folder before it goes. So a reader sees a commit whole or what is left of it, never both, and a process that is
-killed in between has lost and doubled nothing. A number stays taken for ever: a writer that was thought dead and
-appends it then has lost to the higher generation.
+where nothing is. The highest generation counts. It becomes visible at once, as an append does; the folder before it
+goes when nobody can read it any more (`leftovers`). So a reader sees a commit whole or what is left of it, never both,
+and a process that is killed in between has lost and doubled nothing. A number stays taken for ever: a writer that was
+thought dead and appends it then has lost to the higher generation.
 """
 
 from __future__ import annotations
@@ -71,10 +71,9 @@ def next_generation(folder: Path) -> Path:
 
 
 def empty(folder: Path) -> None:
-    """Remove all rows of a commit at once."""
+    """Remove all rows of a commit at once; their files stay for jobs that have begun to read them."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(next_generation(folder), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-    remove(folder)
 
 
 def remove(folder: Path) -> None:

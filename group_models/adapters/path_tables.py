@@ -108,8 +108,8 @@ class PathTables:
     def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:
         """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken.
 
-        Each commit changes at once. The files of a commit of which rows stay are there until `sweep`, for jobs that
-        have begun to read them.
+        Each commit changes at once. The files that it had are there until `sweep`, for jobs that have begun to read
+        them.
 
         Raises
         ------

@@ -404,9 +404,11 @@ def test_what_is_left_of_a_commit_is_a_new_folder_and_the_old_one_goes_when_nobo
     paths.keep_only(STORE, {"r1": {"a"}, "r2": set()}, model_set=MODEL_SET)
     left = ["r1/000000000000.1/part-0.parquet", "r1/000000000002.1/part-0.parquet"]
     others = ["r3/000000000000/part-0.parquet", "r4/000000000000/part-0.parquet"]
-    assert files(paths) == sorted([*left, "r1/000000000000/part-0.parquet", "r1/000000000002/part-0.parquet", *others])
+    before = [f"r1/00000000000{number}/part-0.parquet" for number in range(3)] + ["r2/000000000000/part-0.parquet"]
+    assert files(paths) == sorted([*left, *before, *others])
     assert paths.sweep(model_set=MODEL_SET, idle=dt.timedelta(hours=1)) == 0
-    assert no_grace(paths) == 2
+    assert files(paths) == sorted([*left, *before, *others])
+    assert no_grace(paths) == 4
     assert files(paths) == [*left, *others]
     assert stored(paths, run_id=["r1", "r2"]) == ["r1 a", "r1 a"]
     assert paths.append(STORE, models("z"), commit()) is False
@@ -444,13 +446,19 @@ def test_a_process_killed_while_it_removes_rows_has_lost_and_doubled_nothing(
                 paths.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET)
         assert stored(paths, run_id=["r1"], key_id=["a"]) == ["r1 a", "r1 a"]
     with monkeypatch.context() as patch:
-        patch.setattr(path_commits, "remove", killed)
+        real = path_commits.empty
+        patch.setattr(path_commits, "empty", lambda folder: killed(real(folder)))
         with pytest.raises(KilledError):
             paths.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET)
     # The commit that is emptied is empty although its folder is still there; the one after it is as it was.
     assert (paths.root / "c/s/group_model_store/c.s.eta/r1/000000000001/part-0.parquet").exists()
     assert stored(paths, run_id=["r1"]) == ["r1 a", "r1 a", "r1 d"]
     paths.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET)
+    with monkeypatch.context() as patch:
+        patch.setattr(path_commits, "remove", killed)
+        with pytest.raises(KilledError):
+            no_grace(paths)
+    assert stored(paths, run_id=["r1"]) == ["r1 a", "r1 a"]
     no_grace(paths)
     assert stored(paths, run_id=["r1"]) == ["r1 a", "r1 a"]
     assert len(files(paths)) == 5
@@ -751,6 +759,15 @@ def test_spark_reads_what_is_left_of_commits(tables: Tables, any_spark: SparkSes
     frame = tables.scan(any_spark, STORE, columns=["run_id", "key_id"])
     assert sorted(f"{row.run_id} {row.key_id}" for row in frame.collect()) == stored(tables)
     assert tables.scan(any_spark, STORE, where={"run_id": ["r2"]}).count() == 0
+
+
+def test_a_spark_frame_made_before_rows_were_removed_still_reads_all_of_them(tables: Tables, any_spark: SparkSession):
+    fill_runs(tables)
+    before = stored(tables)
+    frame = tables.scan(any_spark, STORE, columns=["run_id", "key_id"])
+    tables.keep_only(STORE, {"r1": {"a"}, "r2": set()}, model_set=MODEL_SET)
+    tables.sweep(model_set=MODEL_SET, idle=dt.timedelta(days=2))
+    assert sorted(f"{row.run_id} {row.key_id}" for row in frame.collect()) == before
 
 
 def counting(spark: SparkSession, folder: Path):
