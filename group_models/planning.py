@@ -90,7 +90,7 @@ def plan_keys(
         spec,
         slots=slots,
     )
-    placed = _place_last(placed, is_distributed[is_fitted])
+    placed = _place_last(placed, is_distributed[is_fitted], decided.n_parts[is_packed])
     columns = {
         "decision": pa.array(decided.decision, pa.string()),
         "reason": pa.array(decided.reason, pa.string()),
@@ -147,14 +147,15 @@ def _place_keys(seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, sl
     return {"unit": unit[first], "wave": wave, "key_index": index[first]}
 
 
-def _place_last(placed: dict[str, Ints], is_distributed: npt.NDArray[np.bool_]) -> dict[str, Ints]:
+def _place_last(placed: dict[str, Ints], is_distributed: npt.NDArray[np.bool_], n_parts: Ints) -> dict[str, Ints]:
     """Return where all fitted keys are: each distributed one alone in a unit and a wave after all others."""
     every = {name: np.zeros(len(is_distributed), dtype=np.int64) for name in placed}
     count = np.arange(int(is_distributed.sum()))
     for name, values in placed.items():
         every[name][~is_distributed] = values
-    for name in ("unit", "wave"):
-        every[name][is_distributed] = count + (placed[name].max(initial=-1) + 1)
+    # A salted key goes up to the unit of its last part.
+    for name, last in (("unit", placed["unit"] + n_parts - 1), ("wave", placed["wave"])):
+        every[name][is_distributed] = count + (last.max(initial=-1) + 1)
     return every
 
 

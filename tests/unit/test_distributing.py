@@ -1,7 +1,9 @@
 """What can be distributed, and what a distributed fit is told."""
 
+import numpy as np
 import pytest
 
+from group_models import planning
 from group_models.boosters import BoosterFamily
 from group_models.distributing import refusal, regressor_params
 from group_models.estimators import EstimatorSettings, Features
@@ -44,3 +46,11 @@ def test_a_seed_of_the_spec_stays():
 def test_early_stopping_is_asked_for_only_where_rows_are_watched(is_watched):
     family = BoosterFamily({"early_stopping_rounds": 4}, FEATURES)
     assert ("early_stopping_rounds" in regressor_params(family, seed=5, rounds=9, is_watched=is_watched)) == is_watched
+
+
+def test_distributed_keys_come_after_the_last_part_of_every_salted_one():
+    placed = {"unit": np.array([1, 0]), "wave": np.array([0, 0]), "key_index": np.array([0, 3])}
+    every = planning._place_last(placed, np.array([False, True, False, True]), np.array([5, 1]))
+    assert every["unit"].tolist() == [1, 6, 0, 7]
+    assert every["wave"].tolist() == [0, 1, 0, 2]
+    assert every["key_index"].tolist() == [0, 0, 3, 0]
