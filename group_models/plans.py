@@ -21,9 +21,6 @@ from group_models.texts import counts_text, facts_html
 FITTED = ("whole", "sampled", "salted", "distributed")
 """Decisions that lead to a fit; every other decision is the key's status."""
 
-_SKEW_WARNING = 4.0
-"""Times the mean unit from which the largest one is called out."""
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Plan:
@@ -40,7 +37,7 @@ class Plan:
     holdout_from
         First moment of the holdout, where it is by time.
     source_stats
-        What tells a half-loaded source; empty for a plan that was read back.
+        What tells a half-loaded source; empty for a plan that was read back, unless its run has kept it.
     notes
         Sentences for people on what this plan does.
     skew
@@ -180,15 +177,12 @@ class Summary:
         largest = "none"
         if self.largest_key is not None:
             largest = f"{self.largest_key}: {self.largest_rows:,} rows, {self.largest_share:.1%} of all"
-        skew = f"{self.unit_skew:.2f} times the mean unit, {self.largest_unit_rows:,} rows"
-        if self.unit_skew > _SKEW_WARNING:
-            skew += " - one unit decides how long the run takes"
         return {
             "keys": f"{self.keys:,} ({counts_text(self.decisions)})",
             "rows": f"{self.rows:,}, {self.usable_rows:,} of them with a target",
             "units": f"{self.units:,} in {self.waves} wave(s) on {self.slots} slot(s)",
             "largest key": largest,
-            "largest unit": skew,
+            "largest unit": f"{self.unit_skew:.2f} times the mean unit, {self.largest_unit_rows:,} rows",
             "holdout": self.holdout,
             "predicted fit time": f"{self.predicted_seconds:,.1f} s, ideally {self.ideal_seconds:,.1f} s",
             **(self.skew.facts() if self.skew else {}),
