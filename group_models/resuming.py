@@ -23,8 +23,8 @@ from group_models.ports import Commit, Tables
 from group_models.preparing import Prepared
 from group_models.tables import RUN, STORE, utc_now
 
-STARTED, ACCEPTED, FINISHED = "started", "accepted", "finished"
-"""Events of a run; all but `accepted` happen once."""
+STARTED, PLANNED, ACCEPTED, FINISHED = "started", "planned", "accepted", "finished"
+"""Events of a run; `started` and `finished` happen once, `planned` before each attempt to write the plan."""
 
 _TRIES = 50
 _SHOWN = 5
@@ -40,11 +40,12 @@ _GUARDS = ("timeout_s", "max_failed_share", "max_failed_keys", "max_vanished_sha
 
 @dataclasses.dataclass(frozen=True)
 class Events:
-    """The rows of one run in the run table; None where it has none yet."""
+    """The rows of one run in the run table; None where it has none yet. Of those `planned` it is the newest."""
 
     started: Mapping[str, Any] | None
     accepted: tuple[Mapping[str, Any], ...]
     finished: Mapping[str, Any] | None
+    planned: Mapping[str, Any] | None = None
 
     def stored_before(self) -> frozenset[int] | None:
         """Return the store's commits before the run first went on with changes; None where it never did."""
@@ -55,8 +56,9 @@ class Events:
 def read_events(tables: Tables, model_set: str, run_id: str) -> Events:
     """Return a run's rows in the run table."""
     rows = tables.read(RUN, where={"model_set": [model_set], "run_id": [run_id]}).sort_by("at").to_pylist()
-    once = {row["event"]: row for row in rows if row["event"] != ACCEPTED}
-    return Events(once.get(STARTED), tuple(row for row in rows if row["event"] == ACCEPTED), once.get(FINISHED))
+    newest = {row["event"]: row for row in rows}
+    accepted = tuple(row for row in rows if row["event"] == ACCEPTED)
+    return Events(newest.get(STARTED), accepted, newest.get(FINISHED), newest.get(PLANNED))
 
 
 def check_run_exists(tables: Tables, model_set: str, run_id: str) -> None:

@@ -13,7 +13,16 @@ from group_models.live import newest_release
 from group_models.plans import Plan
 from group_models.ports import Commit
 from group_models.preparing import Prepared, make_plan
-from group_models.resuming import STARTED, Events, accept, append_event, check_same, data_changes, read_events
+from group_models.resuming import (
+    PLANNED,
+    STARTED,
+    Events,
+    accept,
+    append_event,
+    check_same,
+    data_changes,
+    read_events,
+)
 from group_models.source_checks import keys_with_rows, source_mistakes, source_stats
 from group_models.tables import PLAN, utc_now
 from group_models.wave_jobs import Say
@@ -60,10 +69,11 @@ def _new_plan(
         say(note)
     for warning in plan.skew.warnings if plan.skew else ():
         say(f"warning: {warning}")
+    # Before the plan: an attempt that finds it plans no more, and cannot measure again what this one saw.
+    append_event(prepared, run_id, PLANNED, source_stats=plan.source_stats)
     prepared.tables.append(PLAN, plan.rows(model_set, run_id), Commit(model_set, run_id, 0))
     # Of two attempts at the same time the first one's plan counts.
-    written = _read_plan(prepared, run_id)
-    return plan if written is None else dataclasses.replace(written, source_stats=plan.source_stats)
+    return _read_plan(prepared, run_id) or plan
 
 
 def _check_source(prepared: Prepared, run_id: str, plan: Plan, say: Say, *, accept_changes: bool) -> None:
@@ -87,7 +97,7 @@ def half_loaded(prepared: Prepared, plan: Plan) -> list[str]:
 
 
 def stats_of(prepared: Prepared, plan: Plan) -> dict[str, float]:
-    """Return what tells a half-loaded source; a plan that was read back knows all of it but missing features."""
+    """Return what tells a half-loaded source; all but missing features where a plan has no row `planned`."""
     return dict(plan.source_stats) or source_stats(plan.keys, {}, prepared.spec.target, ())
 
 
@@ -127,4 +137,6 @@ def _read_plan(prepared: Prepared, run_id: str) -> Plan | None:
     if not prepared.tables.numbers(PLAN, model_set=owner, owner=run_id):
         return None
     rows = prepared.tables.read(PLAN, where={"model_set": [owner], "run_id": [run_id]}).sort_by("key_id")
-    return Plan.of_rows(rows, slots=prepared.spec.compute.slots or spark_sizes.count_slots(prepared.frame))
+    plan = Plan.of_rows(rows, slots=prepared.spec.compute.slots or spark_sizes.count_slots(prepared.frame))
+    planned = read_events(prepared.tables, owner, run_id).planned or {}
+    return dataclasses.replace(plan, source_stats=dict(planned.get("source_stats") or {}))

@@ -73,9 +73,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def died_after_one_wave(spark: SparkSession, memory: Any, source: Any, **changes: Any) -> tuple[Any, dict[str, Any]]:
     """Return the tables of a run `night` of two keys that died after its first wave, and its spec."""
-    tables = memory(fail_on={4: "raise"})
+    tables = memory(fail_on={5: "raise"})
     asked = spec(source, "unused", compute=TWO_WAVES, **changes)
-    with pytest.raises(StateError, match="append 4 was told to"):
+    with pytest.raises(StateError, match="append 5 was told to"):
         api.train(asked, spark=spark, run_id="night")
     assert tables.read(STORE).num_rows == 1
     return tables, asked
@@ -93,10 +93,10 @@ def test_other_data_stop_a_run_that_goes_on_until_they_are_accepted(any_spark: S
         StateError, match=r"other data: 1 of 1 keys still .* \(carrier=.*\); 1 keys are new \(carrier=C"
     ):
         api.train(other, spark=any_spark, resume="night")
-    assert (events(tables), tables.read(STORE).num_rows) == (["started"], 1)
+    assert (events(tables), tables.read(STORE).num_rows) == (["started", "planned"], 1)
     run = api.train(other, spark=any_spark, resume="night", accept_changes=True)
     assert run.counts == {"trained": 2}
-    assert events(tables) == ["started", "accepted", "finished"]
+    assert events(tables) == ["started", "planned", "accepted", "finished"]
     (accepted,) = tables.read(RUN, where={"event": ["accepted"]}).to_pylist()
     assert accepted["changes"].startswith("1 of 1 keys still to be trained have other data (carrier=")
     known = tables.read(MANIFEST).to_pylist()
@@ -113,7 +113,10 @@ def test_other_data_stop_a_run_that_goes_on_until_they_are_accepted(any_spark: S
 def test_the_same_data_let_a_run_go_on_and_its_models_are_known(spark: SparkSession, memory: Any):
     tables, asked = died_after_one_wave(spark, memory, spark.createDataFrame(rows({"A": 1.0, "B": 2.0})))
     api.train(asked, spark=spark, resume="night")
-    assert events(tables) == ["started", "finished"]
+    assert events(tables) == ["started", "planned", "finished"]
+    (stats,) = (dict(s) for s in tables.read(RUN, where={"event": ["finished"]})["source_stats"].to_pylist())
+    assert (stats["keys"], stats["keys with a model"]) == (2.0, 0.0)
+    assert {name for name in stats if name.startswith("missing")} == {"missing x", "missing y", "missing z"}
     assert api.train(asked, spark=spark).counts == {"unchanged": 2}
 
 
@@ -130,7 +133,7 @@ def test_another_spec_stops_a_run_that_goes_on_and_can_be_accepted_but_for_its_c
         api.train(other, spark=spark, run_id="night")
     guards = {"min_rows": 5, "max_failed_keys": 9}
     api.train({**other, "limits": guards}, spark=spark, run_id="night", accept_changes=True)
-    assert events(tables) == ["started", "accepted", "finished"]
+    assert events(tables) == ["started", "planned", "accepted", "finished"]
     fingerprints = tables.read(MANIFEST)["spec_fingerprint"]
     assert (fingerprints.null_count, len(fingerprints)) == (1, 2)
     assert api.train(other, spark=spark, run_id="night").is_repeated
@@ -139,18 +142,18 @@ def test_another_spec_stops_a_run_that_goes_on_and_can_be_accepted_but_for_its_c
 
 
 def test_only_a_run_that_started_is_resumed_and_one_that_committed_nothing_is_started(spark: SparkSession, memory: Any):
-    tables = memory(fail_on={2: "raise"})
+    tables = memory(fail_on={3: "raise"})
     asked = spec(spark.createDataFrame(rows({"A": 1.0})), "unused")
     with pytest.raises(StateError, match=r"has no run 'night' to resume \(it has none\)"):
         api.train(asked, spark=spark, resume="night")
-    with pytest.raises(StateError, match="append 2 was told to"):
+    with pytest.raises(StateError, match="append 3 was told to"):
         api.train(asked, spark=spark, run_id="night", where="carrier = 'A'")
     assert tables.read(PLAN).num_rows == 0
     with pytest.raises(StateError, match=r"has no run 'nigth' to resume \(the newest are night\)"):
         api.train(asked, spark=spark, resume="nigth")
     run = api.train(asked, spark=spark, resume="night")
     assert (run.counts, run.is_repeated) == ({"trained": 1}, False)
-    assert tables.read(RUN)["scope"].to_pylist() == ["carrier = 'A'"] * 2
+    assert tables.read(RUN)["scope"].to_pylist() == ["carrier = 'A'"] * 4
     said: list[str] = []
     again = api.train(asked, spark=spark, resume="night", say=said.append)
     assert (again.counts, again.is_repeated) == ({"trained": 1}, True)
@@ -201,9 +204,9 @@ def test_a_list_of_keys_is_a_scope_nulls_included(any_spark: SparkSession, tmp_p
 
 
 def test_a_run_of_a_list_goes_on_from_its_plan_without_the_list(spark: SparkSession, memory: Any):
-    tables = memory(fail_on={4: "raise"})
+    tables = memory(fail_on={5: "raise"})
     asked = spec(spark.createDataFrame(rows({"A": 1.0, "B": 2.0, "C": 3.0})), "unused", compute=TWO_WAVES)
-    with pytest.raises(StateError, match="append 4 was told to"):
+    with pytest.raises(StateError, match="append 5 was told to"):
         api.train(asked, keys=[("A", 1), ("B", 1)], spark=spark, run_id="night")
     run = api.train(asked, spark=spark, resume="night")
     assert run.counts == {"trained": 2}

@@ -96,6 +96,16 @@ def test_a_run_starts_and_finishes_once_and_its_numbers_ascend_in_time(fault):
     assert (events.started["changes"], len(events.accepted), events.finished["event"]) == ("started", 2, "finished")
 
 
+def test_of_several_attempts_to_plan_the_newest_one_is_what_the_run_saw():
+    tables = MemoryTables()
+    prepared = preparation(tables)
+    append_event(prepared, "r1", "started")
+    assert read_events(tables, "a.b.c", "r1").planned is None
+    for missing in (0.5, 0.25):
+        append_event(prepared, "r1", "planned", source_stats={"missing x": missing})
+    assert dict(read_events(tables, "a.b.c", "r1").planned["source_stats"]) == {"missing x": 0.25}
+
+
 def test_a_run_that_never_started_is_told_with_the_newest_ones():
     tables = MemoryTables()
     with pytest.raises(StateError, match=r"model set a\.b\.c has no run 'r9' to resume \(it has none\)"):
