@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from group_models.adapters import spark_distribute, spark_train
 from group_models.fitting import FitSettings
-from group_models.keys import key_json
+from group_models.keys import key_json, show_key
 from group_models.plans import Plan
 from group_models.ports import Commit, SparkFrame, Where
 from group_models.preparing import Prepared
@@ -31,7 +31,7 @@ def distribute_wave(
     Raises
     ------
     StateError
-        The row could not be written; the same run id goes on.
+        The session has too few slots now, or the row could not be written; the same run id goes on.
     """
     run_id, wave = settings.run_id, planned["wave"]
     where: Where = {"model_set": [settings.model_set], "run_id": [run_id], "key_id": [planned["key_id"]]}
@@ -39,13 +39,19 @@ def distribute_wave(
         return
     key = dict(planned["key"])
     names = list(prepared.roles.keys)
-    of_key = spark_train.rows_of_key(rows, key, prepared.key_types, settings)
     named = spark_distribute.PlannedKey(
         planned["key_id"], key_json(names, tuple(key[name] for name in names)), planned["unit"]
     )
-    outcome = spark_distribute.distribute_key(of_key, named, settings, slots)
     number = free_numbers(prepared, run_id, wave)[0]
-    with failing_wave(run_id, f"wave {wave} with the distributed key {planned['key_id']}"):
-        frame, attempt = prepared.spark.createDataFrame(outcome), number % NUMBERS_PER_WAVE
-        rows_of_store = spark_train.store_rows(frame, settings, wave=wave, number=number, attempt=attempt)
-        prepared.tables.append(STORE, rows_of_store.repartition(1), Commit(settings.model_set, run_id, number))
+    place = {
+        "model_set": settings.model_set,
+        "run_id": run_id,
+        "wave": wave,
+        "number": number,
+        "attempt": number % NUMBERS_PER_WAVE,
+    }
+    with failing_wave(run_id, f"wave {wave + 1} with the distributed key {show_key(key)}"):
+        of_key = spark_train.rows_of_key(rows, key, prepared.key_types, settings)
+        outcome = spark_distribute.distribute_key(of_key, named, settings, slots)
+        row = STORE.rows([{**outcome.to_pylist()[0], **place}])
+        prepared.tables.append(STORE, row, Commit(settings.model_set, run_id, number))

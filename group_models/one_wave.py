@@ -19,7 +19,7 @@ from group_models.ports import Commit, SparkFrame, Where
 from group_models.preparing import Prepared
 from group_models.registry import make_family
 from group_models.tables import STORE
-from group_models.wave_jobs import NUMBERS_PER_WAVE, Say, free_numbers, planned_keys
+from group_models.wave_jobs import NUMBERS_PER_WAVE, Say, free_numbers, go_on, planned_keys
 
 _ATTEMPTS = 3
 """Attempts of a wave before the run is given back to whoever started it."""
@@ -69,7 +69,7 @@ class OneWave:
         if (left := self._missing(parts)).num_rows:
             raise StateError(
                 f"run {self._settings.run_id}: {self._named(left)} have no outcome after {_ATTEMPTS} attempts; "
-                f"{self._go_on()}"
+                f"{go_on(self._settings.run_id)}"
             )
 
     def _try(self, parts: pa.Table) -> None:
@@ -117,7 +117,7 @@ class OneWave:
             raise StateError(
                 f"run {self._settings.run_id}: {len(crashed)} keys of {self._named(pa.concat_tables(crashed))} killed "
                 "their workers one after the other; the workers themselves may be ill: look at the standard error of "
-                f"the executors; {self._go_on()}"
+                f"the executors; {go_on(self._settings.run_id)}"
             )
 
     def _commit(self, parts: pa.Table, settings: FitSettings, *, is_piece: bool = False) -> Exception | None:
@@ -200,11 +200,8 @@ class OneWave:
     def _failed(self, parts: pa.Table, why: str) -> str:
         return (
             f"run {self._settings.run_id}: {self._named(parts)} failed: {why}. What was committed before stays; "
-            f"{self._go_on()}"
+            f"{go_on(self._settings.run_id)}"
         )
-
-    def _go_on(self) -> str:
-        return f"`group-models train SPEC --run-id {self._settings.run_id}` goes on"
 
     def _named(self, parts: pa.Table) -> str:
         """Return a wave, its units and some of its keys, for people."""

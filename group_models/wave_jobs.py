@@ -49,6 +49,11 @@ def planned_keys(
     return prepared.tables.scan(prepared.spark, PLAN, columns=_PLANNED, where=where)
 
 
+def go_on(run_id: str) -> str:
+    """Return how a run that stopped goes on, for people."""
+    return f"`group-models train SPEC --run-id {run_id}` goes on"
+
+
 @contextmanager
 def failing_wave(run_id: str, wave: str) -> Iterator[None]:
     """Say of a wave that failed as a whole which run to go on with.
@@ -56,11 +61,12 @@ def failing_wave(run_id: str, wave: str) -> Iterator[None]:
     Raises
     ------
     StateError
-        The wave's job failed.
+        The wave's job failed, or its rows could not be written.
     """
+    failed, after = f"run {run_id}: {wave} failed", f"What was committed before stays; {go_on(run_id)}"
     try:
         yield
     except SPARK_ERRORS as e:
-        raise StateError(
-            f"run {run_id}: {wave} failed: {cause(e)}. What was committed before stays; `--run-id {run_id}` goes on."
-        ) from e
+        raise StateError(f"{failed}: {cause(e)}. {after}") from e
+    except StateError as e:
+        raise StateError(f"{failed}: {e}. {after}") from e

@@ -30,6 +30,7 @@ from group_models.artifacts import FORMAT, digest, serialize
 from group_models.boosters import BoosterPredictor, booster_family
 from group_models.checking import features_of
 from group_models.distributing import refusal
+from group_models.errors import StateError
 from group_models.estimators import EstimatorSettings, Features, Fitted
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable
 from group_models.fitting import RESULT, FitError, FitSettings
@@ -99,7 +100,14 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
     rows
         The key's usable rows: `time_us bigint, row_hash bigint, is_holdout boolean, y double`, and the features as
         `f0.. double or string` in the order of `settings.features`.
+
+    Raises
+    ------
+    StateError
+        The session has fewer slots now: that says nothing of the key.
     """
+    if said := _too_few_slots(rows, slots):
+        raise StateError(said)
     started, clock = utc_now(), time.perf_counter()
     seed = key_seed(settings.seed, key.key_id)
     census = _Census(0, 0, ())
@@ -107,8 +115,6 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
 
     def train(progress: _Progress) -> dict[str, Any]:
         nonlocal census
-        if said := _too_few_slots(rows, slots):
-            raise FitError(said)
         census = _census(rows, settings)
         return _train_key(rows, key, settings, census, _boosting(settings, seed, slots), progress)
 

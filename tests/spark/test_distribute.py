@@ -13,6 +13,7 @@ from group_models.adapters.spark_distribute import PlannedKey, distribute_key, w
 from group_models.adapters.spark_ranks import cut_last, exact_median, values_at
 from group_models.artifacts import digest, load_model
 from group_models.checking import features_of
+from group_models.errors import StateError
 from group_models.estimators import EstimatorSettings
 from group_models.evaluation import regression_metrics
 from group_models.fitting import RESULT, FitSettings, fit_unit
@@ -209,10 +210,9 @@ def test_a_failure_is_a_row_with_stage_and_reason(spark, rows, params, stage, sa
     assert len(row["reason"]) < 700
 
 
-def test_a_session_that_has_lost_slots_since_the_plan_is_a_failure_and_no_waiting(spark):
-    (row,) = distribute_key(spark_frame(spark, key_rows(count=200)), KEY, settings(), 3).to_pylist()
-    assert (row["status"], row["error_stage"]) == ("failed", "prepare")
-    assert "over 3 task slots needs them at the same time, and the session has 2" in row["reason"]
+def test_a_session_that_has_lost_slots_since_the_plan_is_no_outcome_of_the_key_and_no_waiting(spark):
+    with pytest.raises(StateError, match="over 3 task slots needs them at the same time, and the session has 2"):
+        distribute_key(spark_frame(spark, key_rows(count=200)), KEY, settings(), 3)
 
 
 def test_a_model_that_is_too_big_is_a_row_without_a_model(spark):
