@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.adapters import spark_combine, spark_train
-from group_models.errors import StateError
+from group_models.adapters.spark_errors import SPARK_ERRORS, is_dead_worker
 from group_models.fitting import FitSettings
 from group_models.keys import key_json
 from group_models.manifest import first_rows
@@ -31,80 +33,116 @@ def combine_parts(prepared: Prepared, plan: Plan, rows: SparkFrame, settings: Fi
     StateError
         The wave's job failed; the same run id goes on.
     """
-    run_id, wave = settings.run_id, plan.waves
-    planned = {row["key_id"]: row for row in plan.keys.filter(pc.equal(plan.keys["decision"], "salted")).to_pylist()}
-    where: Where = {"model_set": [settings.model_set], "run_id": [run_id], "key_id": list(planned)}
+    salted = plan.keys.filter(pc.equal(plan.keys["decision"], "salted"))
+    planned = {row["key_id"]: row for row in salted.to_pylist()}
+    where: Where = {"model_set": [settings.model_set], "run_id": [settings.run_id], "key_id": list(planned)}
     stored = first_rows(prepared.tables.read(STORE, columns=PART_COLUMNS, where=where))
-    whole = stored.filter(pc.equal(stored["part"], WHOLE))["key_id"].to_pylist()
-    owed = {key_id: row for key_id, row in planned.items() if key_id not in set(whole)}
+    whole = set(stored.filter(pc.equal(stored["part"], WHOLE))["key_id"].to_pylist())
+    owed = {key_id: row for key_id, row in planned.items() if key_id not in whole}
     if not owed:
         return
     start = time.perf_counter()
-    outcomes = [judge_parts(_rows_of(stored, key_id), row, settings) for key_id, row in owed.items()]
-    number = free_numbers(prepared, run_id, wave)[0]
-    models = _models_that_count(prepared, stored, where)
-    with failing_wave(run_id, f"combining the parts of {len(owed)} salted keys"):
-        columns = _measured(prepared, rows, models, outcomes, settings)
-        frame = _combined(prepared, models, columns, owed, settings)
-        attempt = number % NUMBERS_PER_WAVE
-        rows_of_store = spark_train.store_rows(frame, settings, wave=wave, number=number, attempt=attempt)
-        prepared.tables.append(STORE, rows_of_store.repartition(1), Commit(settings.model_set, run_id, number))
-    parts = sum(row["n_parts"] for row in owed.values())
-    say(f"{len(owed)} salted keys made of {parts} parts, {time.perf_counter() - start:.1f} s")
+    parts = stored.filter(pc.not_equal(stored["part"], WHOLE))
+    _Combining(prepared, plan, rows, settings, say, parts, owed).commit(list(owed))
+    count = sum(row["n_parts"] for row in owed.values())
+    say(f"{len(owed)} salted keys made of {count} parts, {time.perf_counter() - start:.1f} s")
 
 
-def _rows_of(stored: pa.Table, key_id: str) -> list[dict[str, Any]]:
-    rows = stored.filter(pc.and_(pc.equal(stored["key_id"], key_id), pc.not_equal(stored["part"], WHOLE)))
-    if not rows.num_rows:
-        raise StateError(f"salted key {key_id} has no parts in the store")
-    return rows.to_pylist()  # type: ignore[no-any-return]
+@dataclasses.dataclass(frozen=True)
+class _Combining:
+    """The salted keys that a run owes, with the rows of their parts."""
 
+    prepared: Prepared
+    plan: Plan
+    rows: SparkFrame
+    settings: FitSettings
+    say: Say
+    parts: pa.Table
+    owed: Mapping[str, Mapping[str, Any]]
 
-def _models_that_count(prepared: Prepared, stored: pa.Table, where: Where) -> SparkFrame:
-    """Return the parts' models: of two commits with the same part, those of the lower number."""
-    names = ["key_id", "part", "number"]
-    counting = stored.filter(pc.not_equal(stored["part"], WHOLE)).select(names)
-    models = prepared.tables.scan(prepared.spark, STORE, columns=[*names, "data", "data_file"], where=where)
-    return spark_combine.of_these(models, counting)
+    def commit(self, key_ids: Sequence[str]) -> None:
+        """Commit the rows of these keys; where a worker dies of one's predictions, in halves until it is alone."""
+        what = f"combining the parts of {len(key_ids)} salted keys"
+        try:
+            self._append(self._frame(key_ids))
+        except SPARK_ERRORS as e:
+            if not is_dead_worker(e):
+                with failing_wave(self.settings.run_id, what):
+                    raise
+            if len(key_ids) == 1:
+                self._commit_crashed(key_ids[0])
+                return
+            self.say(f"a worker died while {what}; they are halved until the one that kills it is alone")
+            self.commit(key_ids[: len(key_ids) // 2])
+            self.commit(key_ids[len(key_ids) // 2 :])
 
+    def _append(self, frame: SparkFrame) -> None:
+        number = free_numbers(self.prepared, self.settings.run_id, self.plan.waves)[0]
+        place = {"wave": self.plan.waves, "number": number, "attempt": number % NUMBERS_PER_WAVE}
+        rows = spark_train.store_rows(frame, self.settings, **place)
+        commit = Commit(self.settings.model_set, self.settings.run_id, number)
+        self.prepared.tables.append(STORE, rows.repartition(self._files()), commit)
 
-def _measured(
-    prepared: Prepared,
-    rows: SparkFrame,
-    models: SparkFrame,
-    outcomes: list[PartsOutcome],
-    settings: FitSettings,
-) -> list[dict[str, Any]]:
-    """Return the columns of each key's row, with metrics where there is a holdout."""
-    ensembles = [
-        spark_combine.Ensemble(o.key_id, o.measured, o.columns["holdout_rows"], o.baseline)
-        for o in outcomes
-        if o.has_holdout
-    ]
-    if not ensembles:
-        return [outcome.columns for outcome in outcomes]
-    plan = planned_keys(prepared, settings.run_id, decisions=["salted"])
-    sums = spark_combine.measure_ensembles(
-        rows, plan, models, ensembles, roles=prepared.roles, key_types=prepared.key_types, settings=settings
-    )
-    return [with_metrics(o, *sums[o.key_id]) if o.key_id in sums else o.columns for o in outcomes]
+    def _files(self) -> int:
+        return spark_train.count_files(pc.sum(self.parts["model_bytes"]).as_py() or 0)
 
+    def _commit_crashed(self, key_id: str) -> None:
+        """Write the row of a key whose ensemble ends the worker that measures it."""
+        outcome = {name: value for name, value in self._judged(key_id).columns.items() if name != "rows_used"}
+        died = "the ensemble of its parts ended the worker that measured it on the holdout"
+        row = {**outcome, "status": "crashed", "reason": f"evaluate: {died}", "error_stage": "evaluate"}
+        self.say(f"{died}: key {key_id} is a row of status crashed")
+        self._append(spark_combine.of_rows(self.prepared.spark, [row]))
 
-def _combined(
-    prepared: Prepared,
-    models: SparkFrame,
-    columns: list[dict[str, Any]],
-    planned: dict[str, dict[str, Any]],
-    settings: FitSettings,
-) -> SparkFrame:
-    """Return the rows of all keys: those that are trained with their model."""
-    trained = {row["key_id"]: row for row in columns if row["status"] == "trained"}
-    failed = [row for row in columns if row["status"] != "trained"]
-    names = list(prepared.roles.keys)
-    keys = {key_id: key_json(names, tuple(dict(row["key"])[name] for name in names)) for key_id, row in planned.items()}
-    n_parts = {key_id: row["n_parts"] for key_id, row in planned.items()}
-    frame = spark_combine.combine(models, trained, _template(prepared, settings), keys, n_parts)
-    return spark_combine.with_failed(frame, failed) if failed else frame
+    def _judged(self, key_id: str) -> PartsOutcome:
+        own = self.parts.filter(pc.equal(self.parts["key_id"], key_id))
+        return judge_parts(own.to_pylist(), self.owed[key_id], self.settings)
+
+    def _frame(self, key_ids: Sequence[str]) -> SparkFrame:
+        """Return the rows of these keys: those that are trained with their model."""
+        outcomes = [self._judged(key_id) for key_id in key_ids]
+        columns = self._measured(outcomes)
+        trained = {row["key_id"]: row for row in columns if row["status"] == "trained"}
+        failed = [row for row in columns if row["status"] != "trained"]
+        names = list(self.prepared.roles.keys)
+        keys = {i: key_json(names, tuple(dict(self.owed[i]["key"])[name] for name in names)) for i in key_ids}
+        final = [(o.key_id, part) for o in outcomes for part in range(self.owed[o.key_id]["n_parts"])]
+        frame = spark_combine.combine(self._models(final), trained, _template(self.prepared, self.settings), keys)
+        return spark_combine.with_failed(frame, failed) if failed else frame
+
+    def _models(self, wanted: Sequence[tuple[str, int]]) -> SparkFrame:
+        """Return the models of these parts: of two commits with the same part, those of the lower number."""
+        names = ["key_id", "part", "number"]
+        asked = pa.Table.from_pylist(
+            [{"key_id": key_id, "part": part} for key_id, part in wanted],
+            pa.schema({"key_id": pa.string(), "part": pa.int32()}),
+        )
+        counting = self.parts.select(names).join(asked, ["key_id", "part"], join_type="left semi")
+        where: Where = {"model_set": [self.settings.model_set], "run_id": [self.settings.run_id]}
+        columns = [*names, "data", "data_file"]
+        scanned = self.prepared.tables.scan(self.prepared.spark, STORE, columns=columns, where=where)
+        return spark_combine.of_these(scanned, counting)
+
+    def _measured(self, outcomes: Sequence[PartsOutcome]) -> list[dict[str, Any]]:
+        """Return the columns of each key's row, with metrics where there is a holdout."""
+        ensembles = [
+            spark_combine.Ensemble(o.key_id, o.measured, o.columns["holdout_rows"], o.baseline)
+            for o in outcomes
+            if o.has_holdout
+        ]
+        if not ensembles:
+            return [outcome.columns for outcome in outcomes]
+        sums = spark_combine.measure_ensembles(
+            self.rows,
+            planned_keys(self.prepared, self.settings.run_id, decisions=["salted"]),
+            self._models([(ensemble.key_id, part) for ensemble in ensembles for part in ensemble.parts]),
+            ensembles,
+            roles=self.prepared.roles,
+            key_types=self.prepared.key_types,
+            settings=self.settings,
+            slots=self.plan.slots,
+        )
+        return [with_metrics(o, *sums[o.key_id]) if o.key_id in sums else o.columns for o in outcomes]
 
 
 def _template(prepared: Prepared, settings: FitSettings) -> MlmodelTemplate:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from group_models.artifacts import FORMAT, digest, serialize
 from group_models.deaths import NO_LIMITS, Death, FitLimits, TimedOut, death_columns, limit_reason, status_of
@@ -29,6 +30,9 @@ from group_models.mlmodel import MlmodelTemplate
 from group_models.registry import make_family
 from group_models.tables import STORE, WHOLE, moment, utc_now
 from group_models.unit_rows import KeyRows, numeric_names, unit_keys
+
+EMPTY_PART = "too_small"
+"""Status of a part that no row fell into: a key of few distinct rows. The ensemble goes without it."""
 
 TRAIN_MEDIAN = "train_median"
 """Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
@@ -177,6 +181,8 @@ class _Progress:
 def _train_key(
     key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress
 ) -> list[dict[str, Any]]:
+    if key.part != WHOLE and not len(key.y):
+        return [{"status": EMPTY_PART, "reason": "no row of the key falls into this part"}]
     _check_rows(key, family, settings)
     train, holdout, reason = _split(key, settings)
     progress.stage = "fit"
@@ -296,3 +302,11 @@ _DTYPES = {column.name: _PANDAS.get(column.type, "object") for column in STORE.c
 
 def _typed(name: str, values: list[Any]) -> Any:
     return pd.Series(values, dtype=cast("Any", _DTYPES[name]))
+
+
+def result_table(outcomes: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return outcomes as Arrow columns `RESULT`, maps included."""
+    fields = [STORE.arrow_schema.field(name) for name in RESULT]
+    rows = [{n: list(v.items()) if isinstance(v, dict) else v for n, v in row.items()} for row in outcomes]
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
+    return pa.table(arrays, schema=pa.schema(fields))

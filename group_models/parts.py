@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from group_models.artifacts import FORMAT
-from group_models.fitting import TRAIN_MEDIAN, FitSettings
+from group_models.fitting import EMPTY_PART, TRAIN_MEDIAN, FitSettings
 from group_models.keys import key_seed
 from group_models.summing import RegressionSums
 from group_models.tables import WHOLE
@@ -63,9 +63,10 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
         The key's row of the plan.
     """
     key_id, n_parts = planned["key_id"], planned["n_parts"]
-    final = sorted((row for row in rows if 0 <= row["part"] < n_parts), key=lambda row: row["part"])
-    measured = sorted(row["part"] for row in rows if _median(row) is not None)
-    medians = [median for row in rows if (median := _median(row)) is not None]
+    tried = sorted((row for row in rows if row["status"] != EMPTY_PART), key=lambda row: row["part"])
+    final = [row for row in tried if row["part"] < n_parts]
+    measured = [row["part"] for row in tried if _median(row) is not None]
+    medians = [median for row in tried if (median := _median(row)) is not None]
     columns = {
         "key_id": key_id,
         "part": WHOLE,
@@ -78,7 +79,7 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
         **{name: _total(final, name) for name in ("rows_used", "holdout_rows", "fit_seconds", "cpu_seconds")},
         "started_at": min(row["started_at"] for row in final),
         "finished_at": max(row["finished_at"] for row in final),
-        **_status(final, n_parts, settings.max_model_bytes),
+        **_status(tried, n_parts, settings.max_model_bytes),
     }
     outcome = PartsOutcome(key_id, columns, tuple(measured), sum(medians) / len(medians) if medians else 0.0)
     if outcome.is_trained and not outcome.has_holdout and settings.holdout_by != "none":
@@ -91,7 +92,8 @@ def with_metrics(outcome: PartsOutcome, model: RegressionSums, baseline: Regress
     if model.not_finite:
         said = f"{model.not_finite} of {model.count} predictions on the holdout are not finite"
         return {**outcome.columns, "status": "failed", "error_stage": "evaluate", "reason": f"evaluate: {said}"}
-    return {**outcome.columns, "metrics": model.metrics(), "baseline_metrics": baseline.metrics()}
+    measured = {"metrics": model.metrics(), "baseline_metrics": baseline.metrics(), "holdout_rows": model.count}
+    return {**outcome.columns, **measured}
 
 
 def _median(row: Mapping[str, Any]) -> float | None:
@@ -109,12 +111,12 @@ def _shared_params(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return dict(sorted(set.intersection(*all_params)))
 
 
-def _status(final: Sequence[Mapping[str, Any]], n_parts: int, max_model_bytes: int) -> dict[str, Any]:
-    for row in final:
+def _status(tried: Sequence[Mapping[str, Any]], n_parts: int, max_model_bytes: int) -> dict[str, Any]:
+    for row in tried:
         if row["status"] != "trained":
-            reason = f"part {row['part'] + 1} of {n_parts}: {row['reason']}"
+            reason = f"part {row['part'] % n_parts + 1} of {n_parts}: {row['reason']}"
             return {**{name: row[name] for name in _OF_ERROR}, "reason": reason}
-    total = _total(final, "model_bytes")
+    total = _total([row for row in tried if row["part"] < n_parts], "model_bytes")
     if total > max_model_bytes:
         said = f"the {n_parts} parts have {total:,} bytes; max_model_bytes is {max_model_bytes:,}"
         return {"status": "model_too_big", "reason": said, "model_bytes": total}

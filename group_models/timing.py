@@ -151,8 +151,10 @@ def _fitted(fits: pa.Table) -> pd.DataFrame:
     if "part" not in rows:
         return rows.assign(part=WHOLE)
     rows = rows.sort_values("number").drop_duplicates(["key_id", "part"])
-    in_parts = rows.loc[rows["part"] != WHOLE, "key_id"].unique()
-    return rows[(rows["part"] != WHOLE) | ~rows["key_id"].isin(in_parts)]
+    is_part = rows["part"] != WHOLE
+    # A part that was measured before its refit has two rows of one fit, and one unit.
+    parts = rows[is_part].sort_values("part").drop_duplicates(["key_id", "unit"])
+    return pd.concat([rows[~is_part & ~rows["key_id"].isin(parts["key_id"])], parts])
 
 
 def _units(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
@@ -18,7 +18,7 @@ from group_models.adapters.spark_score import IS_DATA, MODEL_IX, RUN_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, digest
 from group_models.ensembles import EnsemblePredictor, pack_parts
-from group_models.fitting import RESULT, FitSettings, result_frame
+from group_models.fitting import RESULT, FitSettings, result_frame, result_table
 from group_models.frames import Roles
 from group_models.mlmodel import MlmodelTemplate
 from group_models.routing import Codes, Floats, Inputs, predict_stream
@@ -27,6 +27,9 @@ from group_models.tables import STORE, utc_now
 
 ROWS_PER_UNIT = 200_000
 """Holdout rows that one task measures an ensemble on; more are spread over several."""
+
+UNITS_PER_SLOT = 4
+"""Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
 BASELINE, UNITS = "baseline", "units"
 _SIDES = ("m_", "b_")
@@ -63,6 +66,7 @@ def measure_ensembles(
     roles: Roles,
     key_types: Mapping[str, str],
     settings: FitSettings,
+    slots: int,
 ) -> dict[str, tuple[RegressionSums, RegressionSums]]:
     """Return, by key id, the sums of each ensemble and of its baseline over the key's holdout.
 
@@ -80,7 +84,8 @@ def measure_ensembles(
     The holdout streams past the ensemble as an input does when it is scored: a holdout of any size is in no
     place at once, and a large one is spread over tasks, each of which gets the ensemble.
     """
-    counts = [max(1, -(-ensemble.holdout_rows // ROWS_PER_UNIT)) for ensemble in ensembles]
+    most = UNITS_PER_SLOT * slots
+    counts = [min(most, max(1, -(-ensemble.holdout_rows // ROWS_PER_UNIT))) for ensemble in ensembles]
     placed = placed_units(rows.sparkSession, sum(counts))
     starts = np.cumsum(counts) - counts
     units = [placed[start : start + count].tolist() for start, count in zip(starts, counts, strict=True)]
@@ -203,23 +208,21 @@ def combine(
     outcomes: Mapping[str, Mapping[str, Any]],
     template: MlmodelTemplate,
     keys: Mapping[str, str],
-    n_parts: Mapping[str, int],
 ) -> DataFrame:
     """Return the store rows (columns `RESULT`) of ensembles, lazily: what is known of each, and its model.
 
     Parameters
     ----------
     store
-        The parts' rows that count: `key_id, part, data, data_file`.
+        The parts of these ensembles: `key_id, part, data, data_file`; parts without a model are left out.
     outcomes
         Key id to the columns of its outcome, the model's apart.
-    keys, n_parts
-        Key id to the key as JSON, and to the number of its parts; the parts after those are for measuring only.
+    keys
+        Key id to the key as JSON.
     """
 
     def assemble(frame: pd.DataFrame) -> pd.DataFrame:
-        key_id = str(frame["key_id"].iloc[0])
-        packed = _packed(frame[frame["part"] < n_parts[key_id]])
+        key_id, packed = str(frame["key_id"].iloc[0]), _packed(frame)
         model = {
             "mlmodel": template.render(key_id, keys[key_id], utc_now()),
             "data": packed,
@@ -229,7 +232,7 @@ def combine(
         }
         return result_frame([{**outcomes[key_id], **model}])
 
-    wanted = store.where(F.col("key_id").isin(list(outcomes)))
+    wanted = store.where(F.col("key_id").isin(list(outcomes)) & F.col("data").isNotNull())
     return wanted.groupBy("key_id").applyInPandas(assemble, schema=STORE.spark_schema(RESULT))
 
 
@@ -241,5 +244,9 @@ def of_these(models: DataFrame, counting: pa.Table) -> DataFrame:
 
 def with_failed(frame: DataFrame, failed: Sequence[Mapping[str, Any]]) -> DataFrame:
     """Return store rows (columns `RESULT`) with those of keys that have no model."""
-    rows = upload(frame.sparkSession, pa.Table.from_pandas(result_frame(failed), preserve_index=False))
-    return frame.unionByName(rows.selectExpr(*[f"cast({c} as {t}) as {c}" for c, t in frame.dtypes]))
+    return frame.unionByName(of_rows(frame.sparkSession, failed))
+
+
+def of_rows(spark: SparkSession, outcomes: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Return outcomes as a frame of columns `RESULT`."""
+    return upload(spark, result_table(outcomes))

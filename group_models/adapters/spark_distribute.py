@@ -33,12 +33,12 @@ from group_models.distributing import refusal
 from group_models.errors import StateError
 from group_models.estimators import EstimatorSettings, Features, Fitted
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable
-from group_models.fitting import RESULT, FitError, FitSettings
+from group_models.fitting import FitError, FitSettings, result_table
 from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.registry import synthetic_rows
 from group_models.summing import RegressionSums, merged
-from group_models.tables import STORE, WHOLE, moment, utc_now
+from group_models.tables import WHOLE, moment, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32
 _MODEL, _MEDIAN = "model", "median"
@@ -134,7 +134,7 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
         "started_at": started,
         "finished_at": utc_now(),
     }
-    return _result(row)
+    return result_table([row])
 
 
 def _too_few_slots(frame: DataFrame, slots: int) -> str | None:
@@ -300,10 +300,3 @@ def _stored(fitted: Fitted, key: PlannedKey, settings: FitSettings) -> dict[str,
         "model_bytes": len(data),
         "sha256": digest(data),
     }
-
-
-def _result(row: dict[str, Any]) -> pa.Table:
-    """Return an outcome as the columns of a store row."""
-    fields = [STORE.arrow_schema.field(name) for name in RESULT]
-    values = {name: list(value.items()) if isinstance(value, dict) else value for name, value in row.items()}
-    return pa.table([pa.array([values.get(field.name)], field.type) for field in fields], schema=pa.schema(fields))

@@ -85,8 +85,13 @@ def train_wave(
     fitted = (
         unit_rows.repartition(count, sc.UNIT).groupBy(sc.UNIT).applyInPandas(fit, schema=STORE.spark_schema(RESULT))
     )
-    files = max(1, int(wave.model_bytes // _FILE_BYTES))
-    return store_rows(fitted, settings, wave=wave.number, number=wave.commit, attempt=wave.attempt).repartition(files)
+    rows = store_rows(fitted, settings, wave=wave.number, number=wave.commit, attempt=wave.attempt)
+    return rows.repartition(count_files(wave.model_bytes))
+
+
+def count_files(model_bytes: float) -> int:
+    """Return in how many files models of so many bytes are written."""
+    return max(1, int(model_bytes // _FILE_BYTES))
 
 
 def store_rows(fitted: DataFrame, settings: FitSettings, *, wave: int, number: int, attempt: int) -> DataFrame:

@@ -38,14 +38,14 @@ ESTIMATOR: Mapping[str, tuple[Any, str]] = {
 """The estimator's own work: both fits, predicting the holdout, and pickling."""
 
 OVERHEAD: Mapping[str, tuple[Any, str]] = {
-    "slicing": (fitting, "_keys"),
+    "slicing": (fitting, "unit_keys"),
     "checks": (fitting, "_check_rows"),
     "split": (fitting, "_split"),
     "metrics": (fitting, "_measure"),
     "seed": (fitting, "key_seed"),
     "MLmodel": (MlmodelTemplate, "render"),
     "digest": (fitting, "digest"),
-    "rows": (fitting, "_result_frame"),
+    "rows": (fitting, "result_frame"),
 }
 """What a key costs beside it, and the function that does it; `metrics` calls `predict`, which is taken off."""
 

@@ -520,7 +520,7 @@ class TestUploads:
 
     @pytest.mark.parametrize("rows", [0, 1, 2, 7])
     def test_they_are_the_table(self, any_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, rows: int):
-        monkeypatch.setattr(spark_score, "_UPLOAD_ROWS", 2)
+        monkeypatch.setattr(spark_columns, "_UPLOAD_ROWS", 2)
         table = pa.table(
             {
                 "text": pa.array(["a", None, "c", "", "e", "f", "g"][:rows], pa.string()),
@@ -528,7 +528,7 @@ class TestUploads:
                 "units": pa.array([list(range(i)) for i in range(rows)], pa.list_(pa.int32())),
             }
         )
-        found = spark_score.upload(any_spark, table)
+        found = spark_columns.upload(any_spark, table)
         assert found.schema.simpleString() == "struct<text:string,number:int,units:array<int>>"
         assert found.toArrow().sort_by("number").to_pylist() == table.to_pylist()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import threadpoolctl
+from pyspark.sql import functions as F
 
 import group_models
+from group_models import targets, waves
 from group_models.keys import key_id, key_seed
+from group_models.loading import load_spec
 from group_models.planning import sample_share
 from group_models.ports import SparkSession
+from group_models.tables import STORE
 from tests import worlds
 from tests.worlds import FITTED, SAMPLES, SIZES, Sample
 
@@ -178,3 +183,86 @@ def test_ensembles_that_are_not_refitted_equal_those_of_the_loop(spark: SparkSes
 def test_ensembles_without_a_holdout_have_no_metrics(spark: SparkSession, tmp_path: Path):
     rows = check_case(spark, tmp_path, SAMPLES["ridge"], holdout={"by": "none"})
     assert all(row["metrics"] is None for row in rows.values())
+
+
+def hot(spark: SparkSession, rows: int = 300, *, infinite: int = -1, distinct: int | None = None) -> Any:
+    """Return a key `hot` of so many rows (of them one infinite, or only so many distinct) and a key `cold` of 30."""
+    x = (F.col("id") % (distinct or rows + 30)).cast("double")
+    carrier = F.when(F.col("id") < rows, "hot").otherwise("cold")
+    infinity = F.when(F.col("id") == infinite, float("inf")).otherwise(x)
+    return spark.range(rows + 30).select(carrier.alias("carrier"), infinity.alias("x"), (2 * x).alias("y"))
+
+
+def night(frame: Any, path: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "model_set": worlds.MODEL_SET,
+        "source": frame,
+        "keys": ["carrier"],
+        "target": "y",
+        "features": ["x"],
+        "estimator": "ridge",
+        "limits": {"min_rows": 1, "max_key_rows": 150, "max_failed_share": 1.0},
+        "warehouse": str(path),
+        **changes,
+    }
+
+
+def by_carrier(spec: dict[str, Any], run_id: str) -> dict[str, dict[str, Any]]:
+    return {row["key"]["carrier"]: row for row in group_models.show(spec, run_id=run_id)}
+
+
+@pytest.mark.parametrize("isolation", ["auto", "always"])
+def test_a_salted_key_of_which_one_part_fails_is_one_failed_row(
+    any_spark: SparkSession, tmp_path: Path, isolation: str
+):
+    spec = night(hot(any_spark, infinite=7), tmp_path, isolation=isolation)
+    run = group_models.train(spec, spark=any_spark)
+    assert run.counts == {"failed": 1, "trained": 1}
+    row = by_carrier(spec, run.run_id)["hot"]
+    assert (row["status"], row["policy"], row["n_parts"], row["serves"]) == ("failed", "salted", 3, "none")
+    assert re.fullmatch(r"300 usable .*; part [123] of 3: prepare: .*infinite values in 'x'.*", row["reason"])
+    assert row["error_type"].endswith("FitError")
+
+
+def test_an_ensemble_that_is_too_big_is_a_row_without_a_model(spark: SparkSession, tmp_path: Path):
+    limits = {"min_rows": 1, "max_key_rows": 150, "max_failed_share": 1.0, "max_model_bytes": 3000}
+    spec = night(hot(spark), tmp_path, limits=limits)
+    row = by_carrier(spec, group_models.train(spec, spark=spark).run_id)["hot"]
+    assert row["status"] == "model_too_big"
+    assert "the 3 parts have " in row["reason"]
+
+
+def test_a_part_that_no_row_falls_into_is_left_out(spark: SparkSession, tmp_path: Path):
+    # Two distinct rows fill at most two of three parts; the limit counts rows, not what is distinct of them.
+    spec = night(hot(spark, distinct=2), tmp_path, holdout={"by": "none"})
+    row = by_carrier(spec, group_models.train(spec, spark=spark).run_id)["hot"]
+    assert (row["status"], row["n_parts"]) == ("trained", 3)
+    assert 0 < row["rows_used"] <= 300
+    assert group_models.score(pd.DataFrame({"carrier": ["hot"], "x": [1.0]}), spec)["score_status"].tolist() == [
+        "scored"
+    ]
+
+
+def test_a_run_that_died_between_its_parts_and_their_ensembles_goes_on(
+    any_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    spec = night(hot(any_spark), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(waves, "combine_parts", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group_models.train(spec, spark=any_spark, run_id="one")
+    stored = targets.open_tables(load_spec(spec)).read(STORE, columns=["part", "number", "sha256"])
+    assert sorted(stored["part"].to_pylist()) == [-1, 0, 1, 2, 3, 4, 5]
+    run = group_models.train(spec, spark=any_spark, run_id="one")
+    assert run.counts == {"trained": 2}
+    again = targets.open_tables(load_spec(spec)).read(STORE, columns=["part", "number", "sha256"])
+    assert again.num_rows == stored.num_rows + 1
+    other = night(hot(any_spark), tmp_path / "other")
+    undisturbed = by_carrier(other, group_models.train(other, spark=any_spark).run_id)["hot"]
+    row = by_carrier(spec, "one")["hot"]
+    assert row["sha256"] == undisturbed["sha256"]
+    assert row["metrics"] == pytest.approx(undisturbed["metrics"], rel=1e-12)
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
