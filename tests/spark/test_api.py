@@ -367,7 +367,7 @@ def test_a_run_that_died_after_a_wave_is_completed_from_its_folders(
 ):
     asked = two_waves(connect_spark.createDataFrame(rows({"A": 1.0})), tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(targets, "_tables", lambda schema, _: DyingTables(tmp_path, schema, dies_at=4))
+        patched.setattr(targets, "_tables", lambda schema, _: DyingTables(tmp_path, schema, dies_at=5))
         with pytest.raises(ConnectionError, match="the driver died"):
             group_models.train(asked, spark=connect_spark, run_id="night")
     tables = PathTables(tmp_path, "zrl.ml")

@@ -211,7 +211,7 @@ def test_a_key_is_pinned_shown_and_let_go_and_a_clean_is_told_before_it_is_done(
     pq.write_table(worlds.rows({("UA", 1): 25, ("UA", 2): 25}), tmp_path / "rows.parquet")
     spec = write_spec(tmp_path)
     for run_id in ("one", "two", "three"):
-        assert run("train", spec, "--run-id", run_id)[0] == 0
+        assert run("train", spec, "--run-id", run_id, "--retrain-all")[0] == 0
     code, _, err = run("release", "pin", spec, "--key", "carrier=UA,stop=1", "--run-id", "one", "--note", "better")
     assert (code, err.startswith("carrier=UA,stop=1 is pinned to run one for champion")) == (0, True)
     (row,) = run_json("show", spec, "--key", "carrier=UA,stop=1")
