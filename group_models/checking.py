@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pydantic
 
 from group_models.errors import DataError, SpecError
-from group_models.estimators import EstimatorSettings, Features
-from group_models.frames import ColumnKind, check_columns, column_kind
+from group_models.estimators import EstimatorSettings, Features, features_of
+from group_models.frames import check_columns, column_kind
 from group_models.loading import load_spec, names_in, raw_spec
 from group_models.registry import check_settings
 from group_models.spec import Estimator, Spec, is_uri
@@ -81,15 +81,6 @@ def source_mistakes(raw: Mapping[str, Any], folder: Path) -> list[str]:
     )
     kinds = {name: kind for name in features if name in columns and (kind := column_kind(columns[name]))}
     return mistakes + _estimator_mistakes(raw.get("estimator"), features_of(kinds))
-
-
-def features_of(kinds: Mapping[str, ColumnKind]) -> Features:
-    """Return feature columns by kind."""
-    return Features(
-        numeric=tuple(name for name, kind in kinds.items() if kind == "numeric"),
-        text=tuple(name for name, kind in kinds.items() if kind == "text"),
-        names=tuple(kinds),
-    )
 
 
 def _estimator_mistakes(raw: Any, features: Features) -> list[str]:

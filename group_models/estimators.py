@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from group_models.frames import ColumnKind
+
 Floats: TypeAlias = NDArray[np.float64]
 
 Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models", "ensemble"]
@@ -39,6 +41,15 @@ class Features:
     numeric: tuple[str, ...]
     text: tuple[str, ...]
     names: tuple[str, ...]
+
+
+def features_of(kinds: Mapping[str, ColumnKind]) -> Features:
+    """Return feature columns by kind."""
+    return Features(
+        numeric=tuple(name for name, kind in kinds.items() if kind == "numeric"),
+        text=tuple(name for name, kind in kinds.items() if kind == "text"),
+        names=tuple(kinds),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,6 +93,21 @@ def holdout_cutoff(bucket_starts_us: ArrayLike, rows: ArrayLike, share: float) -
     return int(starts[::-1][best])
 
 
+def why_no_metrics(held: int, rows: int) -> str | None:
+    """Return why a key of so many rows, so many of them held out, cannot be measured; None where it can.
+
+    Examples
+    --------
+    >>> why_no_metrics(0, 10)
+    'no metrics: no row of the key falls into the holdout'
+    """
+    if held == 0:
+        return "no metrics: no row of the key falls into the holdout"
+    if held == rows:
+        return "no metrics: all rows of the key fall into the holdout; fitted on them"
+    return None
+
+
 def infinite_columns(values: NDArray[Any], names: Sequence[str], *, float32: bool) -> list[str]:
     """Return the names of the columns that hold an infinite value; NaN is not infinite.
 

@@ -15,13 +15,8 @@ import pyarrow as pa
 
 from group_models.artifacts import FORMAT, digest, serialize
 from group_models.deaths import NO_LIMITS, Death, FitLimits, TimedOut, death_columns, limit_reason, status_of
-from group_models.estimators import EstimatorSettings, Family, Features, Fitted, one_thread
-from group_models.evaluation import (
-    Stage,
-    error_summary,
-    infinite_columns,
-    regression_metrics,
-)
+from group_models.estimators import EstimatorSettings, Family, Fitted, features_of, one_thread
+from group_models.evaluation import Stage, error_summary, infinite_columns, regression_metrics, why_no_metrics
 from group_models.frames import ColumnKind
 from group_models.guards import Guard
 from group_models.isolation import fit_in_child
@@ -103,20 +98,11 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
     NoChildError
         Keys are to be isolated where no child process can be made.
     """
-    family = make_family(settings.estimator, _features(settings))
+    family = make_family(settings.estimator, features_of(settings.features))
     with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
         keys = unit_keys(frame, references, settings.features)
         return result_frame([outcome for key in keys for outcome in _fit_guarded(key, family, settings, guard)])
-
-
-def _features(settings: FitSettings) -> Features:
-    kinds = settings.features
-    return Features(
-        numeric=tuple(name for name, kind in kinds.items() if kind == "numeric"),
-        text=tuple(name for name, kind in kinds.items() if kind == "text"),
-        names=tuple(kinds),
-    )
 
 
 def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
@@ -194,7 +180,7 @@ def _train_key(
         progress.stage = "evaluate"
         measured = _measure(fitted, key, train, holdout)
     fitted = _refit(fitted, key, family, settings, seed, progress)
-    return [{"reason": reason, **measured, **_stored(fitted, key, settings)}]
+    return [{"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)}]
 
 
 def _refit(
@@ -225,9 +211,9 @@ def _part_outcomes(
     median = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: float(np.median(key.y[train]))}}
     final = _refit(fitted, key, family, settings, seed, progress)
     if final is fitted:
-        return [{**median, **_stored(final, key, settings)}]
-    measured = {**_stored(fitted, key, settings), **median, "part": key.part + key.n_parts}
-    return [measured, _stored(final, key, settings)]
+        return [{**median, **stored_columns(final, key.key_id, key.key, settings)}]
+    measured = {**stored_columns(fitted, key.key_id, key.key, settings), **median, "part": key.part + key.n_parts}
+    return [measured, stored_columns(final, key.key_id, key.key, settings)]
 
 
 def _hint(key: KeyRows, settings: FitSettings) -> str:
@@ -251,10 +237,8 @@ def _split(key: KeyRows, settings: FitSettings) -> tuple[Rows, Rows | None, str 
     held = int(key.is_holdout.sum())
     if settings.holdout_by == "none":
         return everything, None, None
-    if held == 0:
-        return everything, None, "no metrics: no row of the key falls into the holdout"
-    if held == len(key.y):
-        return everything, None, "no metrics: all rows of the key fall into the holdout; fitted on them"
+    if reason := why_no_metrics(held, len(key.y)):
+        return everything, None, reason
     first = int(np.argmax(key.is_holdout))
     if held == len(key.y) - first:
         return slice(0, first), slice(first, len(key.y)), None
@@ -272,7 +256,7 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[s
     return {"metrics": regression_metrics(y, prediction), "baseline_metrics": regression_metrics(y, median)}
 
 
-def _stored(fitted: Fitted, key: KeyRows, settings: FitSettings) -> dict[str, Any]:
+def stored_columns(fitted: Fitted, key_id: str, key: str, settings: FitSettings) -> dict[str, Any]:
     """Return the model as columns, or why it is too big for them."""
     data, data_file = serialize(fitted)
     used = {"rows_used": fitted.rows_used, "params": dict(fitted.params)}
@@ -282,7 +266,7 @@ def _stored(fitted: Fitted, key: KeyRows, settings: FitSettings) -> dict[str, An
     return {
         "status": "trained",
         **used,
-        "mlmodel": settings.template.render(key.key_id, key.key, utc_now()),
+        "mlmodel": settings.template.render(key_id, key, utc_now()),
         "data": data,
         "data_file": data_file,
         "model_bytes": len(data),

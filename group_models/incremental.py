@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.errors import StateError
+from group_models.libraries import minor
 from group_models.plans import FITTED
 from group_models.spec import RetrainWhen, Spec
 from group_models.tables import utc_now
@@ -72,12 +73,8 @@ def library_changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str
     ['numpy 2.2.6 -> 2.3.1']
     """
     names = sorted({*then, *now})
-    changed = [name for name in names if _minor(then.get(name)) != _minor(now.get(name))]
+    changed = [name for name in names if minor(then.get(name, "")) != minor(now.get(name, ""))]
     return [f"{name} {then.get(name, 'none')} -> {now.get(name, 'none')}" for name in changed]
-
-
-def _minor(version: str | None) -> str | None:
-    return None if version is None else ".".join(version.split(".")[:2])
 
 
 def kept_models(sizes: pa.Table, decision: Texts, history: History, spec: Spec) -> Texts:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from group_models.artifacts import FORMAT
+from group_models.evaluation import why_no_metrics
 from group_models.fitting import EMPTY_PART, TRAIN_MEDIAN, FitSettings
 from group_models.keys import key_seed
 from group_models.summing import RegressionSums
@@ -83,7 +84,8 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     }
     outcome = PartsOutcome(key_id, columns, tuple(measured), sum(medians) / len(medians) if medians else 0.0)
     if outcome.is_trained and not outcome.has_holdout and settings.holdout_by != "none":
-        columns["reason"] = _why_no_metrics(outcome)
+        # Without a part that has not seen the holdout, what is held out is all there is.
+        columns["reason"] = why_no_metrics(columns["holdout_rows"], columns["holdout_rows"])
     return outcome
 
 
@@ -121,9 +123,3 @@ def _status(tried: Sequence[Mapping[str, Any]], n_parts: int, max_model_bytes: i
         said = f"the {n_parts} parts have {total:,} bytes; max_model_bytes is {max_model_bytes:,}"
         return {"status": "model_too_big", "reason": said, "model_bytes": total}
     return {"status": "trained"}
-
-
-def _why_no_metrics(outcome: PartsOutcome) -> str:
-    if outcome.columns["holdout_rows"]:
-        return "no metrics: all rows of the key fall into the holdout; fitted on them"
-    return "no metrics: no row of the key falls into the holdout"

@@ -18,9 +18,8 @@ from group_models.adapters import (
     spark_source,
 )
 from group_models.adapters.spark_errors import failing
-from group_models.checking import features_of
 from group_models.errors import SpecError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators import EstimatorSettings, Features, features_of
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.history import read_history
 from group_models.incremental import History, library_note

@@ -26,14 +26,13 @@ from group_models.adapters.spark_boost import WORKER, Boosting, spread
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.adapters.spark_ranks import exact_median
 from group_models.adapters.spark_sizes import count_slots
-from group_models.artifacts import FORMAT, digest, serialize
+from group_models.artifacts import FORMAT, serialize
 from group_models.boosters import BoosterPredictor, booster_family
-from group_models.checking import features_of
 from group_models.distributing import refusal
 from group_models.errors import StateError
-from group_models.estimators import EstimatorSettings, Features, Fitted
-from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable
-from group_models.fitting import FitError, FitSettings, result_table
+from group_models.estimators import EstimatorSettings, Features, Fitted, features_of
+from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable, why_no_metrics
+from group_models.fitting import FitError, FitSettings, result_table, stored_columns
 from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.registry import synthetic_rows
@@ -170,7 +169,7 @@ def _failed(summary: ErrorSummary) -> dict[str, Any]:
 
 
 def _boosting(settings: FitSettings, seed: int, slots: int) -> Boosting:
-    features = features_of(dict(settings.features))
+    features = features_of(settings.features)
     return Boosting(booster_family(settings.estimator, features), seed, slots)
 
 
@@ -220,11 +219,9 @@ def _train_key(
         fitted = boosting.refit(fitted, rows, census.rows)
     progress.stage = "serialize"
     return {
-        "rows_used": fitted.rows_used,
-        "params": dict(fitted.params),
         "reason": reason,
         **measured,
-        **_stored(fitted, key, settings),
+        **stored_columns(fitted, key.key_id, key.key, settings),
     }
 
 
@@ -240,11 +237,8 @@ def _is_measured(census: _Census, settings: FitSettings) -> tuple[bool, str | No
     """Return whether there is a holdout to measure on, and why there is none."""
     if settings.holdout_by == "none":
         return False, None
-    if census.held == 0:
-        return False, "no metrics: no row of the key falls into the holdout"
-    if census.held == census.rows:
-        return False, "no metrics: all rows of the key fall into the holdout; fitted on them"
-    return True, None
+    reason = why_no_metrics(census.held, census.rows)
+    return reason is None, reason
 
 
 def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSettings, workers: int) -> dict[str, Any]:
@@ -284,19 +278,3 @@ def _sums(
         of_median = of_median.add(y, np.full(len(y), median))
     sums = {_MODEL: of_model, _MEDIAN: of_median}
     yield pd.DataFrame([{WORKER: worker, "of": of, **dataclasses.asdict(each)} for of, each in sums.items()])
-
-
-def _stored(fitted: Fitted, key: PlannedKey, settings: FitSettings) -> dict[str, Any]:
-    """Return the model as columns, or why it is too big for them."""
-    data, data_file = serialize(fitted)
-    if len(data) > settings.max_model_bytes:
-        said = f"the model has {len(data):,} bytes; max_model_bytes is {settings.max_model_bytes:,}"
-        return {"status": "model_too_big", "reason": said, "model_bytes": len(data)}
-    return {
-        "status": "trained",
-        "mlmodel": settings.template.render(key.key_id, key.key, utc_now()),
-        "data": data,
-        "data_file": data_file,
-        "model_bytes": len(data),
-        "sha256": digest(data),
-    }

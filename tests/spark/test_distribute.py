@@ -12,9 +12,8 @@ from group_models.adapters import spark_ranks
 from group_models.adapters.spark_distribute import PlannedKey, distribute_key, why_not
 from group_models.adapters.spark_ranks import cut_last, exact_median, values_at
 from group_models.artifacts import digest, load_model
-from group_models.checking import features_of
 from group_models.errors import StateError
-from group_models.estimators import EstimatorSettings
+from group_models.estimators import EstimatorSettings, features_of
 from group_models.evaluation import regression_metrics
 from group_models.fitting import RESULT, FitSettings, fit_unit
 from group_models.mlmodel import MlmodelTemplate

@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from group_models.estimators import EstimatorSettings
+from group_models.estimators import EstimatorSettings, features_of
 from group_models.fitting import RESULT, FitSettings, fit_unit
 from group_models.mlmodel import MlmodelTemplate
-from group_models.preparing import features_of
 
 FEATURES = {"a": "numeric", "size (cm)": "numeric"}
 
