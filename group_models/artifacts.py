@@ -31,10 +31,17 @@ from group_models.ensembles import EnsemblePredictor
 from group_models.errors import ModelError, StateError
 from group_models.estimators import Fitted, Floats, PickledPredictor, Predictor
 from group_models.evaluation import printable
+from group_models.linear import LinearForm
 from group_models.mlmodel import environment_files
+from group_models.payloads import SUFFIX, pack, unpack
 
-FORMAT = 1
-"""Format of what is written; see the module's text before changing it."""
+FORMAT = 2
+"""Format of what is written; see the module's text before changing it.
+
+1: `model.pkl`, `model.ubj` and `ensemble.zip` as they are. 2: also `linear.bin`, and any of them compressed.
+"""
+
+_FORMATS = (1, 2)
 
 MLMODEL_FILE = "MLmodel"
 
@@ -51,8 +58,8 @@ _UNREADABLE = (
 
 
 def serialize(fitted: Fitted) -> tuple[bytes, str]:
-    """Return a fitted model as the bytes of its data file, and that file's name."""
-    return fitted.predictor.dump(), fitted.predictor.data_file
+    """Return a fitted model as the bytes of its data file, compressed where it pays, and that file's name."""
+    return pack(fitted.predictor.dump(), fitted.predictor.data_file)
 
 
 def digest(data: bytes) -> str:
@@ -181,9 +188,9 @@ def load_model(
     if sha256 is not None and (found := digest(data)) != sha256:
         message = f"{what} is altered: its SHA-256 is {found}, the manifest has {sha256}; it was not loaded"
         raise ModelError(f"{message}. Train the key again, or roll back to another run.")
-    if format != FORMAT:
-        raise ModelError(f"{what} has format {format} and this version reads {FORMAT}; use a newer group-models")
-    if data_file not in DATA_FILES:
+    if format not in _FORMATS:
+        raise ModelError(f"{what} has format {format} and this version reads up to {FORMAT}; use a newer group-models")
+    if data_file.removesuffix(SUFFIX) not in DATA_FILES:
         raise ModelError(f"{what} has the data file {data_file!r}; this version reads {', '.join(DATA_FILES)}")
     try:
         return StoredModel(_parse(data, data_file, threads))
@@ -192,11 +199,15 @@ def load_model(
         raise ModelError(f"{what} cannot be read ({reason}); is what it was trained with installed here?") from error
 
 
-DATA_FILES = (PickledPredictor.data_file, BoosterPredictor.data_file, EnsemblePredictor.data_file)
-"""Names of the data files that this version reads."""
+DATA_FILES = tuple(p.data_file for p in (LinearForm, PickledPredictor, BoosterPredictor, EnsemblePredictor))
+"""Names of the data files that this version reads, as they are or compressed."""
 
 
 def _parse(data: bytes, data_file: str, threads: int) -> Predictor:
+    if data_file.endswith(SUFFIX):
+        return _parse(*unpack(data, data_file), threads)
+    if data_file == LinearForm.data_file:
+        return LinearForm.parse(data)
     if data_file == EnsemblePredictor.data_file:
         return EnsemblePredictor.parse(data, lambda part, file: _parse(part, file, threads))
     if data_file == BoosterPredictor.data_file:
@@ -205,8 +216,15 @@ def _parse(data: bytes, data_file: str, threads: int) -> Predictor:
 
 
 def model_files(mlmodel: str, data: bytes, data_file: str) -> dict[str, bytes]:
-    """Return the files of a model's directory by name, as MLflow writes them."""
+    """Return the files of a model's directory by name, as MLflow writes them.
+
+    What is stored compactly is written out: a form becomes the pickled scikit-learn pipeline that `MLmodel` names.
+    """
     texts = environment_files(mlmodel) | {MLMODEL_FILE: mlmodel}
+    data, data_file = unpack(data, data_file)
+    if data_file == LinearForm.data_file:
+        usual = PickledPredictor(LinearForm.parse(data).native, is_importable=True)
+        data, data_file = usual.dump(), usual.data_file
     return {data_file: data} | {name: text.encode() for name, text in texts.items()}
 
 

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from group_models.adapters import spark_combine, spark_train
 from group_models.adapters.spark_errors import SPARK_ERRORS, is_dead_worker
-from group_models.fitting import FitSettings
 from group_models.keys import key_json
 from group_models.manifest import first_rows
 from group_models.mlmodel import MlmodelTemplate, requirements
+from group_models.outcomes import FitSettings
 from group_models.parts import PART_COLUMNS, PartsOutcome, judge_parts, with_metrics
 from group_models.plans import Plan
 from group_models.ports import Commit, SparkFrame, Where

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.compute as pc
 
 from group_models.adapters import spark_distribute, spark_train
-from group_models.fitting import FitSettings
 from group_models.keys import key_json, show_key
+from group_models.outcomes import FitSettings
 from group_models.plans import Plan
 from group_models.ports import Commit, SparkFrame, Where
 from group_models.preparing import Prepared

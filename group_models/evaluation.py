@@ -59,6 +59,38 @@ def _r2(y: Floats, squared_error: float) -> float:
     return 1.0 - squared_error / total
 
 
+def grouped_metrics(y: Floats, prediction: Floats, starts: NDArray[np.int64]) -> dict[str, Floats]:
+    """Return `regression_metrics` of many keys at once: per metric one value per key.
+
+    Parameters
+    ----------
+    starts
+        Where each key's rows begin; the rows of a key stand together, and each key has some.
+
+    Examples
+    --------
+    >>> found = grouped_metrics(np.array([1.0, 3.0, 5.0]), np.array([2.0, 3.0, 5.0]), np.array([0, 2]))
+    >>> {name: values.tolist() for name, values in found.items()}
+    {'mae': [0.5, 0.0], 'rmse': [0.7071067811865476, 0.0], 'r2': [0.5, 1.0], 'bias': [0.5, 0.0]}
+    """
+    rows = np.diff(np.append(starts, len(y)))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        error = prediction - y
+        squared = np.add.reduceat(error * error, starts)
+        centred = y - np.repeat(np.add.reduceat(y, starts) / rows, rows)
+        total = np.add.reduceat(centred * centred, starts)
+        is_constant = (np.maximum.reduceat(y, starts) == np.minimum.reduceat(y, starts)) | (total == 0.0)
+        r2 = np.where(is_constant, np.where(squared == 0.0, 1.0, 0.0), 1.0 - squared / total)
+        found = {
+            "mae": np.add.reduceat(np.abs(error), starts) / rows,
+            "rmse": np.sqrt(squared / rows),
+            "r2": r2,
+            "bias": np.add.reduceat(error, starts) / rows,
+        }
+    is_finite = np.logical_and.reduceat(np.isfinite(prediction), starts)
+    return {name: np.where(is_finite, values, np.nan) for name, values in found.items()}
+
+
 def holdout_cutoff(bucket_starts_us: ArrayLike, rows: ArrayLike, share: float) -> int | None:
     """Return the first moment of the holdout, in microseconds, or None if all rows are in one bucket.
 

@@ -62,6 +62,22 @@ def _nodes(params: Mapping[str, Any], rows: Floats, *, depth: int | None) -> Flo
     return np.clip(1.26 * rows, 1.0, min(2.0 ** (deepest + 1), 2.0 * leaves))
 
 
+def _linear_seconds(params: Mapping[str, Any], rows: Floats, columns: int) -> Floats:
+    return 2e-4 + 3e-8 * rows * columns
+
+
+def _linear_bytes(params: Mapping[str, Any], rows: Floats, columns: int) -> Floats:
+    return 200.0 + 50.0 * columns + 0.0 * rows
+
+
+def _constant_seconds(params: Mapping[str, Any], rows: Floats, columns: int) -> Floats:
+    return 1.2e-4 + 1.3e-8 * rows
+
+
+def _constant_bytes(params: Mapping[str, Any], rows: Floats, columns: int) -> Floats:
+    return 100.0 + 15.0 * columns + 0.0 * rows
+
+
 def _forest_seconds(params: Mapping[str, Any], rows: Floats, columns: int) -> Floats:
     logs: Floats = np.log2(np.maximum(rows, 2.0))
     return float(params["n_estimators"]) * (4.5e-4 + 4.5e-8 * columns * rows * logs)
@@ -96,11 +112,7 @@ def _histogram_bytes(params: Mapping[str, Any], rows: Floats, columns: int) -> F
 # Coefficients: one thread of a 2020s x86 server, 50 to 50,000 rows, 3 to 10 columns, scikit-learn 1.7; within
 # a factor of two of what was measured, which is enough to pack units of like cost.
 RECIPES: Mapping[str, Recipe] = {
-    "ridge": Recipe(
-        "sklearn.linear_model", "Ridge", "scaled",
-        seconds=lambda params, rows, columns: 2e-3 + 8e-8 * rows * columns,
-        model_bytes=lambda params, rows, columns: 1100.0 + 52.0 * columns + 0.0 * rows,
-    ),
+    "ridge": Recipe("sklearn.linear_model", "Ridge", "scaled", _linear_seconds, _linear_bytes),
     "gradient_boosting": Recipe(
         "sklearn.ensemble", "GradientBoostingRegressor", "imputed", _boosting_seconds, _boosting_bytes,
         takes_float32=True,
@@ -113,12 +125,11 @@ RECIPES: Mapping[str, Recipe] = {
         "sklearn.ensemble", "RandomForestRegressor", "imputed", _forest_seconds, _forest_bytes,
         takes_float32=True,
     ),
+    "linear": Recipe("sklearn.linear_model", "LinearRegression", "scaled", _linear_seconds, _linear_bytes),
     "median": Recipe(
-        "sklearn.dummy", "DummyRegressor", "none",
-        seconds=lambda params, rows, columns: 1.2e-4 + 1.3e-8 * rows,
-        model_bytes=lambda params, rows, columns: 430.0 + 0.0 * rows,
-        takes_infinity=True,
+        "sklearn.dummy", "DummyRegressor", "none", _constant_seconds, _constant_bytes, takes_infinity=True
     ),
+    "mean": Recipe("sklearn.dummy", "DummyRegressor", "none", _constant_seconds, _constant_bytes, takes_infinity=True),
 }  # fmt: skip
 
 
@@ -161,7 +172,17 @@ class SklearnFamily:
 
     def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
         """Fit the pipeline on all rows."""
-        estimator, params = self._estimator(seed)
+        model = self.fit_native(x, y, seed=seed)
+        params = self.text_params(seed) | _stopped(model[-1] if hasattr(model, "steps") else model)
+        return Fitted(PickledPredictor(model, is_importable=True), params, rows_used=len(x))
+
+    def text_params(self, seed: int) -> dict[str, str]:
+        """Return the parameters as fitted: the spec's, seed and threads."""
+        return as_text(self._given_params(seed))
+
+    def fit_native(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Any:
+        """Return the fitted scikit-learn estimator: a pipeline, or the bare estimator where nothing is prepared."""
+        estimator = self._estimator(seed)
         if self.features.text and self.recipe.preparation == "native":
             estimator.set_params(categorical_features=list(range(len(self.features.text))))
         model = self._pipeline(x, estimator)
@@ -171,7 +192,7 @@ class SklearnFamily:
                 model[0].feature_names_in_ = x.columns.to_numpy(dtype=object)
             else:
                 model.fit(x, y)
-        return Fitted(PickledPredictor(model, is_importable=True), params | _stopped(estimator), rows_used=len(x))
+        return model
 
     @property
     def _is_plain(self) -> bool:
@@ -189,15 +210,16 @@ class SklearnFamily:
     def _all_params(self) -> dict[str, Any]:
         return {**self.recipe.estimator_class()().get_params(), **self.params}
 
-    def _estimator(self, seed: int) -> tuple[Any, dict[str, str]]:
-        cls = self.recipe.estimator_class()
-        fixed = {"strategy": "median"} if self.name == "median" else {}
-        known = cls().get_params()
+    def _given_params(self, seed: int) -> dict[str, Any]:
         params = {**self.params, "n_jobs": self.threads}
         if params.get("random_state") is None:
             params["random_state"] = seed
-        params = {name: value for name, value in params.items() if name in known}
-        return cls(**fixed, **params), as_text(params)
+        known = self.recipe.estimator_class()().get_params()
+        return {name: value for name, value in params.items() if name in known}
+
+    def _estimator(self, seed: int) -> Any:
+        fixed = {"strategy": self.name} if self.recipe.class_name == "DummyRegressor" else {}
+        return self.recipe.estimator_class()(**fixed, **self._given_params(seed))
 
     def _pipeline(self, x: pd.DataFrame, estimator: Any) -> Any:
         preparation = self.recipe.preparation

@@ -5,26 +5,24 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
 
-from group_models.artifacts import FORMAT, digest, serialize
-from group_models.deaths import NO_LIMITS, Death, FitLimits, TimedOut, death_columns, limit_reason, status_of
-from group_models.estimators import EstimatorSettings, Family, Fitted, features_of, one_thread
+from group_models.batched import BatchedFamily
+from group_models.deaths import Death, TimedOut, death_columns, limit_reason, status_of
+from group_models.estimators import Family, Fitted, features_of, one_thread
 from group_models.evaluation import Stage, error_summary, infinite_columns, regression_metrics, why_no_metrics
-from group_models.frames import ColumnKind
+from group_models.group_fits import fit_groups
 from group_models.guards import Guard
 from group_models.isolation import fit_in_child
 from group_models.keys import key_seed
-from group_models.mlmodel import MlmodelTemplate
+from group_models.outcomes import FitSettings, identity, result_frame, stored_columns
 from group_models.registry import make_family
-from group_models.tables import STORE, WHOLE, moment, utc_now
-from group_models.unit_rows import KeyRows, numeric_names, unit_keys
+from group_models.tables import WHOLE, utc_now
+from group_models.unit_rows import KeyRows, UnitRows, numeric_names
 
 EMPTY_PART = "too_small"
 """Status of a part that no row fell into: a key of few distinct rows. The ensemble goes without it."""
@@ -33,41 +31,8 @@ TRAIN_MEDIAN = "train_median"
 """Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Outcomes: TypeAlias = dict[int, list[dict[str, Any]]]
 Rows: TypeAlias = slice | npt.NDArray[np.intp]
-
-RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
-"""Columns of a store row that a unit fills; the wave's adapter adds the others."""
-
-
-@dataclasses.dataclass(frozen=True)
-class FitSettings:
-    """All that a unit must know beside its rows and keys; small, and the same for all units of a run.
-
-    Attributes
-    ----------
-    holdout_from_us
-        First moment of the holdout in micros since 1970, where it is by time.
-    max_model_bytes
-        Bytes over which a model is not stored.
-    limits
-        What the fit of one key may take.
-    is_isolated
-        Each key is fitted in a child process, so that one that kills its process is a row too.
-    """
-
-    model_set: str
-    run_id: str
-    features: Mapping[str, ColumnKind]
-    estimator: EstimatorSettings
-    template: MlmodelTemplate
-    refit: bool
-    seed: int
-    max_model_bytes: int
-    holdout_by: Literal["time", "hash", "none"]
-    holdout_share: float
-    holdout_from_us: int | None
-    limits: FitLimits = NO_LIMITS
-    is_isolated: bool = False
 
 
 class FitError(Exception):
@@ -101,8 +66,25 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
     family = make_family(settings.estimator, features_of(settings.features))
     with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
-        keys = unit_keys(frame, references, settings.features)
-        return result_frame([outcome for key in keys for outcome in _fit_guarded(key, family, settings, guard)])
+        unit = UnitRows.of(frame, references, settings.features)
+        together = _fit_together(unit, family, settings, guard)
+        return result_frame(
+            [
+                outcome
+                for place in range(len(unit.names))
+                for outcome in (together.get(place) or _fit_guarded(unit.key(place), family, settings, guard))
+            ]
+        )
+
+
+def _fit_together(
+    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard
+) -> dict[int, list[dict[str, Any]]]:
+    """Return the outcomes of the keys that the family fits at once, by place; where that breaks a limit, of none."""
+    if not isinstance(family, BatchedFamily) or settings.is_isolated:
+        return {}
+    done = guard.run(lambda: fit_groups(unit, family, settings))
+    return {} if isinstance(done, Death) else done
 
 
 def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
@@ -144,17 +126,8 @@ def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[s
 
 
 def _identity(key: KeyRows, family: Family, settings: FitSettings, seed: int) -> dict[str, Any]:
-    """Return what the outcome of a key says whatever comes of it."""
-    return {
-        "key_id": key.key_id,
-        "part": key.part,
-        "format": FORMAT,
-        "estimator": family.name,
-        "unit": key.unit,
-        "seed": seed,
-        "holdout_rows": int(key.is_holdout.sum()),
-        "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
-    }
+    shared = identity(key.key_id, key.part, key.unit, seed, family.name, settings)
+    return {**shared, "holdout_rows": int(key.is_holdout.sum())}
 
 
 @dataclasses.dataclass
@@ -254,43 +227,3 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[s
         raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
     median = np.full(len(y), np.median(key.y[train]))
     return {"metrics": regression_metrics(y, prediction), "baseline_metrics": regression_metrics(y, median)}
-
-
-def stored_columns(fitted: Fitted, key_id: str, key: str, settings: FitSettings) -> dict[str, Any]:
-    """Return the model as columns, or why it is too big for them."""
-    data, data_file = serialize(fitted)
-    used = {"rows_used": fitted.rows_used, "params": dict(fitted.params)}
-    if len(data) > settings.max_model_bytes:
-        said = f"the model has {len(data):,} bytes; max_model_bytes is {settings.max_model_bytes:,}"
-        return {"status": "model_too_big", "reason": said, "model_bytes": len(data), **used}
-    return {
-        "status": "trained",
-        **used,
-        "mlmodel": settings.template.render(key_id, key, utc_now()),
-        "data": data,
-        "data_file": data_file,
-        "model_bytes": len(data),
-        "sha256": digest(data),
-    }
-
-
-def result_frame(outcomes: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return outcomes as typed columns: a column without a value is typed too, which Arrow needs."""
-    columns = {name: [outcome.get(name) for outcome in outcomes] for name in RESULT}
-    return pd.DataFrame({name: _typed(name, values) for name, values in columns.items()})
-
-
-_PANDAS = {"int": "Int32", "bigint": "Int64", "double": "float64", "timestamp": "datetime64[us, UTC]"}
-_DTYPES = {column.name: _PANDAS.get(column.type, "object") for column in STORE.columns}
-
-
-def _typed(name: str, values: list[Any]) -> Any:
-    return pd.Series(values, dtype=cast("Any", _DTYPES[name]))
-
-
-def result_table(outcomes: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return outcomes as Arrow columns `RESULT`, maps included."""
-    fields = [STORE.arrow_schema.field(name) for name in RESULT]
-    rows = [{n: list(v.items()) if isinstance(v, dict) else v for n, v in row.items()} for row in outcomes]
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
-    return pa.table(arrays, schema=pa.schema(fields))

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from group_models.adapters import spark_train
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause, is_childless, is_dead_worker
 from group_models.errors import StateError
-from group_models.fitting import FitSettings
 from group_models.keys import show_key
+from group_models.outcomes import FitSettings
 from group_models.pieces import crashed_row, halves
 from group_models.plans import Plan
 from group_models.ports import Commit, SparkFrame, Where

@@ -8,8 +8,9 @@ from typing import Any
 
 from group_models.artifacts import FORMAT
 from group_models.evaluation import why_no_metrics
-from group_models.fitting import EMPTY_PART, TRAIN_MEDIAN, FitSettings
+from group_models.fitting import EMPTY_PART, TRAIN_MEDIAN
 from group_models.keys import key_seed
+from group_models.outcomes import FitSettings
 from group_models.summing import RegressionSums
 from group_models.tables import WHOLE
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.artifacts import FORMAT
-from group_models.fitting import FitSettings
 from group_models.keys import key_seed
+from group_models.outcomes import FitSettings
 from group_models.tables import moment, utc_now
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from group_models.boosters import BoosterFamily, booster_family
+from group_models.closed_families import closed_family
 from group_models.errors import SpecError
 from group_models.estimators import EstimatorSettings, Family, Features, Floats
 from group_models.families import RECIPES, sklearn_family
@@ -18,6 +19,7 @@ from group_models.objects import ObjectFamily, object_family, unpicklable_part
 
 FAMILIES: Mapping[str, Callable[[EstimatorSettings, Features], Family]] = {
     **dict.fromkeys(RECIPES, sklearn_family),
+    **dict.fromkeys(("ridge", "linear", "median", "mean"), closed_family),
     "xgboost": booster_family,
 }
 """The named families."""
@@ -106,7 +108,7 @@ def _unknown_params(family: str, names: Iterable[str], known: Collection[str]) -
 
 def _sklearn_mistakes(name: str, params: Mapping[str, Any]) -> list[str]:
     cls = RECIPES[name].estimator_class()
-    known = [] if name == "median" else [p for p in cls().get_params() if p != "categorical_features"]
+    known = [] if name in ("median", "mean") else [p for p in cls().get_params() if p != "categorical_features"]
     mistakes = _unknown_params(name, params, known)
     estimator = cls(**{name: value for name, value in params.items() if name in known})
     try:

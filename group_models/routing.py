@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.artifacts import StoredModel, load_model
-from group_models.batched import LinearForm, predict_linear
 from group_models.estimators import one_thread
 from group_models.frames import ColumnKind
 from group_models.libraries import LoadNotes
+from group_models.linear import LinearForm, LinearForms, Shape, Table, linear_form
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Codes: TypeAlias = npt.NDArray[np.int32]
@@ -132,8 +132,11 @@ class Router:
         return self._form
 
     def _linear_form(self) -> LinearForm | None:
-        form = None if self._model is None else LinearForm.of(self._model.native)
-        return form if form is not None and form.names == tuple(self.inputs[self._run].features) else None
+        if self._model is None:
+            return None
+        predictor = self._model.predictor
+        form = predictor if isinstance(predictor, LinearForm) else linear_form(predictor)
+        return form if form is not None and form.shape.names == tuple(self.inputs[self._run].features) else None
 
 
 def _model_rows(batch: pd.DataFrame, is_data: npt.NDArray[np.bool_]) -> dict[int, tuple[int, ModelRow]]:
@@ -156,6 +159,10 @@ class _Blocks:
     inputs: Mapping[int, Inputs]
     _frames: dict[int, pd.DataFrame] = dataclasses.field(default_factory=dict)
 
+    def table(self, run: int, shape: Shape) -> Table:
+        """Return the features that the forms of a run read."""
+        return Table.of(self.frame(run), shape.numeric, tuple(shape.text))
+
     def frame(self, run: int) -> pd.DataFrame:
         """Return the features of a run's models under their own names; numbers only are one block."""
         if run not in self._frames:
@@ -171,8 +178,9 @@ def _predict_linear(
         own = [(rows, form) for rows, of_run, form in segments if of_run == run]
         places = np.concatenate([np.arange(rows.start, rows.stop) for rows, _ in own])
         owner = np.repeat(np.arange(len(own)), [rows.stop - rows.start for rows, _ in own])
-        values = blocks.frame(run).to_numpy()[places]
-        prediction[places], status[places] = judged(predict_linear(values, [form for _, form in own], owner))
+        forms = [form for _, form in own]
+        table = blocks.table(run, forms[0].shape).take(places)
+        prediction[places], status[places] = judged(LinearForms.of(forms, table).predict(table, owner))
 
 
 def _loaded(stored: ModelRow, notes: LoadNotes) -> StoredModel | None:

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from group_models.combining import combine_parts
 from group_models.deaths import FitLimits
 from group_models.distributed_waves import distribute_wave, distributed_keys
-from group_models.fitting import FitSettings
 from group_models.mlmodel import MlmodelTemplate
 from group_models.one_wave import OneWave
+from group_models.outcomes import FitSettings
 from group_models.plans import Plan
 from group_models.preparing import Prepared
 from group_models.registry import make_family

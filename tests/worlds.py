@@ -22,7 +22,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -178,7 +178,11 @@ SAMPLES: Mapping[str, Sample] = {
         {"name": "xgboost", "params": {"n_estimators": 6, "max_depth": 3, "subsample": 0.7}},
         lambda seed: XGBRegressor(n_estimators=6, max_depth=3, subsample=0.7, n_jobs=1, random_state=seed),
     ),
+    "linear": Sample(
+        "linear", lambda _: make_pipeline(SimpleImputer(strategy="median"), StandardScaler(), LinearRegression())
+    ),
     "median": Sample("median", lambda _: DummyRegressor(strategy="median")),
+    "mean": Sample("mean", lambda _: DummyRegressor(strategy="mean")),
     "object": Sample(
         {"object": imputed(ExtraTreesRegressor(n_estimators=5, max_depth=4)), "version": "1"},
         lambda seed: imputed(ExtraTreesRegressor(n_estimators=5, max_depth=4, random_state=seed)),

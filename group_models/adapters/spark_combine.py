@@ -18,9 +18,9 @@ from group_models.adapters.spark_score import IS_DATA, MODEL_IX, RUN_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, digest
 from group_models.ensembles import EnsemblePredictor, pack_parts
-from group_models.fitting import RESULT, FitSettings, result_frame, result_table
 from group_models.frames import Roles
 from group_models.mlmodel import MlmodelTemplate
+from group_models.outcomes import RESULT, FitSettings, result_frame, result_table
 from group_models.routing import Codes, Floats, Inputs, predict_stream
 from group_models.summing import RegressionSums, merged
 from group_models.tables import STORE, utc_now

@@ -32,9 +32,10 @@ from group_models.distributing import refusal
 from group_models.errors import StateError
 from group_models.estimators import EstimatorSettings, Features, Fitted, features_of
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable, why_no_metrics
-from group_models.fitting import FitError, FitSettings, result_table, stored_columns
+from group_models.fitting import FitError
 from group_models.frames import none_where
 from group_models.keys import key_seed
+from group_models.outcomes import FitSettings, result_table, stored_columns
 from group_models.registry import synthetic_rows
 from group_models.summing import RegressionSums, merged
 from group_models.tables import WHOLE, moment, utc_now

@@ -13,10 +13,11 @@ import pandas as pd
 
 from group_models import api, targets
 from group_models.estimators import EstimatorSettings, Features
-from group_models.fitting import FitSettings, fit_unit
+from group_models.fitting import fit_unit
 from group_models.keys import key_id
 from group_models.loading import load_spec
 from group_models.mlmodel import MlmodelTemplate
+from group_models.outcomes import FitSettings
 from group_models.registry import make_family
 
 MODEL_SET = "zrl.ml.eta"

@@ -15,8 +15,9 @@ from group_models.artifacts import digest, load_model
 from group_models.errors import StateError
 from group_models.estimators import EstimatorSettings, features_of
 from group_models.evaluation import regression_metrics
-from group_models.fitting import RESULT, FitSettings, fit_unit
+from group_models.fitting import fit_unit
 from group_models.mlmodel import MlmodelTemplate
+from group_models.outcomes import RESULT, FitSettings
 from group_models.registry import make_family
 from group_models.tables import STORE
 

@@ -1,6 +1,7 @@
 """Stored models: what is written is read back with the same predictions, and nothing altered is unpickled."""
 
 import datetime as dt
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -59,8 +60,8 @@ def test_a_model_read_back_predicts_the_same(name, features):
     model = load(data, data_file, sha256=digest(data))
     np.testing.assert_array_equal(model.predict(x), fitted.predict(x))
     assert model.predict(x[:0]).shape == (0,)
-    assert model.data_file == data_file
-    np.testing.assert_array_equal(load(model.dump(), data_file).predict(x), fitted.predict(x))
+    assert model.data_file == data_file.removesuffix(".zst")
+    np.testing.assert_array_equal(load(model.dump(), model.data_file).predict(x), fitted.predict(x))
 
 
 def test_c11_refused_names_come_back_from_the_file():
@@ -88,16 +89,16 @@ def test_altered_bytes_are_refused_before_they_are_unpickled():
 
 
 def test_a_newer_format_is_refused_by_its_number():
-    with pytest.raises(ModelError, match="has format 2 and this version reads 1; use a newer group-models"):
-        load(b"", "model.pkl", format=2)
+    with pytest.raises(ModelError, match="has format 3 and this version reads up to 2; use a newer group-models"):
+        load(b"", "model.pkl", format=3)
 
 
 def test_an_unknown_data_file_is_refused():
-    with pytest.raises(ModelError, match=r"data file 'model\.skops'; this version reads model\.pkl, model\.ubj"):
+    with pytest.raises(ModelError, match=r"data file 'model\.skops'; this version reads linear\.bin, model\.pkl"):
         load(b"", "model.skops")
 
 
-@pytest.mark.parametrize("data_file", ["model.pkl", "model.ubj"])
+@pytest.mark.parametrize("data_file", ["linear.bin", "model.pkl", "model.ubj", "model.ubj.zst"])
 @pytest.mark.parametrize("data", [b"", b"\x80\x05nonsense", b"\x80\x05cno_such_module\nthing\n."])
 def test_bytes_that_are_no_model_are_one_error(data_file, data):
     with pytest.raises(ModelError, match=r"cannot be read \(.*\); is what it was trained with installed here"):
@@ -282,11 +283,18 @@ def test_e7_an_estimator_from_a_notebook_works_in_a_fresh_process(tmp_path):
 
 def test_reading_and_predicting_import_no_mlflow(tmp_path):
     data, _ = serialize(fitted_to("xgboost")[0])
-    (tmp_path / "model.ubj").write_bytes(data)
+    (tmp_path / "model.ubj.zst").write_bytes(data)
     code = (
         "import sys, pathlib, pandas as pd; from group_models.artifacts import load_model;"
-        "model = load_model(pathlib.Path(sys.argv[1]).read_bytes(), format=1, data_file='model.ubj');"
+        "model = load_model(pathlib.Path(sys.argv[1]).read_bytes(), format=2, data_file='model.ubj.zst');"
         "model.predict(pd.DataFrame({'a': [1.0], 'b': [2.0]})); print('mlflow' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "model.ubj")]
+    command = [sys.executable, "-c", code, str(tmp_path / "model.ubj.zst")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_model_of_format_1_is_still_read():
+    data = (pathlib.Path(__file__).parent / "formats" / "1.ubj").read_bytes()
+    model = load_model(data, format=1, data_file="model.ubj")
+    x = pd.DataFrame({"a": [-1.0, 0.0, 1.0], "b": [0.0, np.nan, 1.0]})
+    np.testing.assert_allclose(model.predict(x), [-1.70958352, -0.04336277, 1.69281292], rtol=1e-6)

@@ -40,7 +40,9 @@ SMALL = {
     "hist_gradient_boosting": {"max_iter": 8},
     "random_forest": {"n_estimators": 8},
     "xgboost": {"n_estimators": 8, "max_depth": 3, "subsample": 0.7},
+    "linear": {},
     "median": {},
+    "mean": {},
 }
 
 
@@ -84,7 +86,9 @@ PLAIN = {
     "xgboost": lambda seed: xgboost.XGBRegressor(
         n_estimators=8, max_depth=3, subsample=0.7, n_jobs=1, random_state=seed
     ),
+    "linear": lambda _: make_pipeline(SimpleImputer(strategy="median"), StandardScaler(), LinearRegression()),
     "median": lambda _: DummyRegressor(strategy="median"),
+    "mean": lambda _: DummyRegressor(strategy="mean"),
 }
 
 
@@ -141,7 +145,7 @@ def test_no_rows_give_no_predictions(name):
     assert family_of(name).fit(x, y, seed=0).predict(x[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"median"}))
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"median", "mean"}))
 def test_text_is_learned_and_unseen_text_is_treated_like_missing_text(name):
     x, y = mixed_rows(400)
     settings = EstimatorSettings(name, {})

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from group_models.estimators import EstimatorSettings, features_of
-from group_models.fitting import RESULT, FitSettings, fit_unit
+from group_models.fitting import fit_unit
 from group_models.mlmodel import MlmodelTemplate
+from group_models.outcomes import RESULT, FitSettings
 
 FEATURES = {"a": "numeric", "size (cm)": "numeric"}
 

@@ -11,9 +11,9 @@ from group_models.deaths import FitLimits
 from group_models.errors import StateError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.fakes import MemoryTables
-from group_models.fitting import FitSettings
 from group_models.mlmodel import MlmodelTemplate
 from group_models.one_wave import OneWave
+from group_models.outcomes import FitSettings
 from group_models.plans import Plan
 from group_models.tables import STORE, WHOLE, utc_now
 

@@ -16,9 +16,10 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from group_models.deaths import FitLimits
 from group_models.estimators import EstimatorSettings, Features
 from group_models.evaluation import MAX_TRACEBACK
-from group_models.fitting import FitSettings, fit_unit
+from group_models.fitting import fit_unit
 from group_models.isolation import NoChildError
 from group_models.mlmodel import MlmodelTemplate
+from group_models.outcomes import FitSettings
 from group_models.registry import make_family
 
 MIB = 2**20
