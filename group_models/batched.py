@@ -185,8 +185,7 @@ def _solve(gram: Floats, moment: Floats, alpha: float) -> tuple[Floats, Flags]:
         eigenvalues = np.linalg.eigvalsh(gram)
         holds &= eigenvalues[:, 0] > MIN_CONDITION * eigenvalues[:, -1]
         gram[~holds] = np.eye(gram.shape[1])
-    solved: Floats = np.linalg.solve(gram, moment[:, :, None])[:, :, 0]
-    return solved, holds
+    return np.asarray(np.linalg.solve(gram, moment[:, :, None])[:, :, 0], dtype=np.float64), holds
 
 
 @dataclasses.dataclass(frozen=True)

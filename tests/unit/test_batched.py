@@ -210,7 +210,7 @@ def test_a_form_cut_short_is_refused():
 
 
 def test_forms_with_other_text_values_predict_side_by_side():
-    x, y, offsets = groups([60, 60], text=True)
+    x, y, _ = groups([60, 60], text=True)
     x.loc[:59, "color"] = "only"
     forms = [
         family("ridge", features=MIXED).fit(x.iloc[s:e], y[s:e], seed=0).predictor for s, e in ((0, 60), (60, 120))
