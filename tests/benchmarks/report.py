@@ -22,7 +22,9 @@ from tests.benchmarks.runner import Options, Row, SideResult
 PRODUCT_SIDES = {"packed": "group_models.train", "streamed": "group_models.score"}
 SIDE_WORDS = {
     "plain": "applyInPandas per key",
+    "plain_arrays": "applyInPandas per key, on arrays",
     "joblib": "joblib loop in memory",
+    "joblib_arrays": "joblib loop in memory, on arrays",
     "mlflow": "applyInPandas with mlflow.log_model",
     "closure": "mapInPandas, models in the closure",
 }
@@ -58,7 +60,7 @@ def ratio_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         numbers = [row.product, row.other]
         table.add_row(
-            row.case.workload.label,
+            f"{row.case.workload.bench_name(row.case.verb)} {row.case.workload.label}",
             row.case.verb,
             SIDE_WORDS[row.case.other] + _extrapolated(row.other),
             *["-" if ratio is None else f"{ratio:.3f}" for ratio in (row.ratio, row.cpu_ratio)],
@@ -70,8 +72,10 @@ def ratio_table(rows: Sequence[Row]) -> Table:
 
 
 def _extrapolated(side: SideResult) -> str:
-    sampled = side.first.sampled_keys
-    return "" if sampled is None else f" (extrapolated from {sampled} keys)"
+    for unit, sampled in (("keys", side.first.sampled_keys), ("rows", side.first.sampled_rows)):
+        if sampled is not None:
+            return f" (extrapolated from {sampled:,} {unit})"
+    return ""
 
 
 def _failed_or(side: SideResult, text: str) -> str:
@@ -113,7 +117,7 @@ def as_json(rows: Sequence[Row], options: Options) -> dict[str, Any]:
     sides: dict[str, SideResult] = {}
     for row in rows:
         for side in (row.product, row.other):
-            sides[f"{side.workload.estimator}/{side.verb}/{side.side}"] = side
+            sides[f"{side.workload.bench_name(side.verb)}/{side.workload.estimator}/{side.verb}/{side.side}"] = side
     return {
         "machine": machine(),
         "versions": versions(),
@@ -131,6 +135,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "ratio": row.ratio,
         "cpu_ratio": row.cpu_ratio,
         "extrapolated_from_keys": row.other.first.sampled_keys,
+        "extrapolated_from_rows": row.other.first.sampled_rows,
         "worst_difference": row.worst_difference,
         "is_same": row.is_good,
         "failure": row.product.failure or row.other.failure,
@@ -167,7 +172,8 @@ def write_results(rows: Sequence[Row], path: Path) -> None:
         ratio = "failed" if row.ratio is None else f"{row.ratio:.2f}"
         against = SIDE_WORDS[row.case.other] + _extrapolated(row.other)
         same = "same" if row.is_good else "not the same"
-        lines.append(f"| {row.case.workload.label} | {row.case.verb} | {against} | {ratio} | {same} |")
+        workload = f"{row.case.workload.bench_name(row.case.verb)} {row.case.workload.label}"
+        lines.append(f"| {workload} | {row.case.verb} | {against} | {ratio} | {same} |")
     path.write_text("\n".join(lines) + "\n")
 
 

@@ -47,8 +47,10 @@ class Outcome:
 
     Attributes
     ----------
-    sampled_keys
-        Keys that the seconds were extrapolated from; None where all was done.
+    sampled_keys, sampled_rows
+        Keys or rows that the seconds were extrapolated from; None where all was done.
+    values
+        What else was measured, by what it is.
     predictions
         By the row's id.
     metrics
@@ -60,6 +62,8 @@ class Outcome:
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     peaks_mb: dict[str, float] = dataclasses.field(default_factory=dict)
     sampled_keys: int | None = None
+    sampled_rows: int | None = None
+    values: dict[str, float] = dataclasses.field(default_factory=dict)
     predictions: dict[str, float] = dataclasses.field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 

@@ -48,8 +48,8 @@ def test_all_rows_of_a_tiny_size_are_there_and_both_sides_of_each_found_the_same
     found = json.loads(file.read_text())
     assert [r["name"] for r in found["rows"]] == [case.name for case in all_cases(SMALL)]
     assert all(r["is_same"] and r["ratio"] > 0 for r in found["rows"])
-    assert set(found["sides"]["ridge/train/packed"]["phases_s"]) >= {"plan", "train", "manifest"}
-    assert set(found["sides"]["ridge/train/packed"]["peaks_mb"]) == set(found["memory_limits_mb"])
+    assert set(found["sides"]["W1/ridge/train/packed"]["phases_s"]) >= {"plan", "train", "manifest"}
+    assert set(found["sides"]["W1/ridge/train/packed"]["peaks_mb"]) == set(found["memory_limits_mb"])
     assert "joblib loop" in done.stdout
 
 
@@ -105,7 +105,7 @@ def test_the_results_file_has_ratios_and_versions_and_no_seconds(tmp_path):
     file = tmp_path / "RESULTS.md"
     report.write_results([row()], file)
     text = file.read_text()
-    assert "| ridge, 20,000 keys, 4,000,000 rows | train | joblib loop in memory | 0.50 | same |" in text
+    assert "| W1 ridge, 20,000 keys, 4,000,000 rows | train | joblib loop in memory | 0.50 | same |" in text
     assert "pyspark 4" in text
     assert "4.0 |" not in text
 
@@ -113,7 +113,7 @@ def test_the_results_file_has_ratios_and_versions_and_no_seconds(tmp_path):
 def test_the_json_has_every_row_and_side():
     found = report.as_json([row()], Options(Path("unused")))
     assert [r["ratio"] for r in found["rows"]] == [0.5]
-    assert found["sides"]["ridge/train/packed"]["seconds"] == [1.0, 2.0, 9.0]
+    assert found["sides"]["W1/ridge/train/packed"]["seconds"] == [1.0, 2.0, 9.0]
 
 
 def test_memory_over_its_limit_is_called_out():
@@ -142,4 +142,4 @@ def test_the_profile_names_every_part():
 def test_an_unknown_row_is_a_usage_error():
     done = bench("--only", "catboost")
     assert done.returncode == 2
-    assert "ridge/train/plain" in done.stdout
+    assert "W1/ridge/train/plain" in done.stdout
