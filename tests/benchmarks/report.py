@@ -16,8 +16,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.bounds import bound_of
 from tests.benchmarks.memory import LIMITS_MB
 from tests.benchmarks.runner import Options, Row, SideResult
+from tests.benchmarks.targets import bound_words, number
 
 PRODUCT_SIDES = {"packed": "group_models.train", "streamed": "group_models.score"}
 SIDE_WORDS = {
@@ -112,6 +114,16 @@ def _peak(used: float | None, limit: float) -> str:
     return "-" if used is None else f"{used:,.0f}{' OVER' if used > limit else ''}"
 
 
+def values_of(rows: Sequence[Row]) -> dict[str, float]:
+    """Return all that bounds may be on: ratios, and the product's memory and what else it measured of itself."""
+    values = {row.case.name: row.ratio for row in rows if row.ratio is not None}
+    for side in product_sides(rows):
+        start = f"{side.workload.bench_name(side.verb)}/{side.workload.estimator}/{side.verb}"
+        values |= {f"{start}/{kind}, MB": used for kind, used in side.first.peaks_mb.items()}
+        values |= {f"{start}/{what}": value for what, value in side.first.values.items()}
+    return values
+
+
 def as_json(rows: Sequence[Row], options: Options) -> dict[str, Any]:
     """Return all that was measured as plain values."""
     sides: dict[str, SideResult] = {}
@@ -121,8 +133,14 @@ def as_json(rows: Sequence[Row], options: Options) -> dict[str, Any]:
     return {
         "machine": machine(),
         "versions": versions(),
-        "settings": {"cores": options.cores, "repeat": options.repeat, "in_process": options.is_in_process},
+        "settings": {
+            "cores": options.cores,
+            "repeat": options.repeat,
+            "in_process": options.is_in_process,
+            "is_full": options.is_full,
+        },
         "memory_limits_mb": LIMITS_MB,
+        "values": values_of(rows),
         "rows": [_row_json(row) for row in rows],
         "sides": {name: _side_json(side) for name, side in sides.items()},
     }
@@ -153,8 +171,8 @@ def _side_json(side: SideResult) -> dict[str, Any]:
     }
 
 
-def write_results(rows: Sequence[Row], path: Path) -> None:
-    """Write machine, versions and ratios as Markdown: seconds are of no use on another machine."""
+def write_results(rows: Sequence[Row], values: Mapping[str, float], path: Path, *, is_full: bool) -> None:
+    """Write machine, versions, ratios and other values as Markdown: seconds are of no use on another machine."""
     lines = [
         "# Results of the benchmark",
         "",
@@ -174,6 +192,11 @@ def write_results(rows: Sequence[Row], path: Path) -> None:
         same = "same" if row.is_good else "not the same"
         workload = f"{row.case.workload.bench_name(row.case.verb)} {row.case.workload.label}"
         lines.append(f"| {workload} | {row.case.verb} | {against} | {ratio} | {same} |")
+    names = {row.case.name for row in rows}
+    lines += ["", "| what | value | bound | |", "|---|---:|---:|---|"]
+    for name, value in values.items():
+        if bound_of(name) or name not in names:
+            lines.append(f"| {name} | {number(value)} | {' | '.join(bound_words(name, value, is_full=is_full))} |")
     path.write_text("\n".join(lines) + "\n")
 
 

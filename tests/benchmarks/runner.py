@@ -44,12 +44,15 @@ class Options:
     ----------
     is_in_process
         All sides in this process and one session: for tests of the bench, its times mean nothing.
+    is_full
+        The workloads have the sizes that the bounds are for.
     """
 
     work: Path
     cores: int = 2
     repeat: int = 1
     is_in_process: bool = False
+    is_full: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tests.benchmarks import usual
-from tests.benchmarks.sides import Job, Outcome, key_name, measured, warm_session
+from tests.benchmarks.sides import Job, Outcome, exchanged_bytes, key_name, measured, warm_session
 from tests.benchmarks.usual import TIME_US, Fit, Form, key_row
 from tests.benchmarks.workloads import FEATURES, ID, KEYS, MODEL_SET, TARGET, TIME
 
@@ -43,11 +43,22 @@ def train_packed(job: Job) -> Outcome:
     if dict(run.counts) != {"trained": job.workload.keys} or run.release_id is None:
         raise RuntimeError(f"the product did not train and release all keys: {run!r}")
     outcome.phases = {**run.seconds, "other": outcome.seconds - sum(run.seconds.values())}
+    outcome.values = {
+        "exchanged bytes per row": exchanged_bytes(job, spark) / job.workload.rows,
+        "stored bytes per model": _stored_bytes(open_tables(load_spec(spec))),
+    }
     sample = job.data.sample
     scored = api.score(sample, spec)
     outcome.predictions = dict(zip(map(str, scored[ID]), map(float, scored["prediction"]), strict=True))
     outcome.metrics = _manifest_metrics(open_tables(load_spec(spec)), sample)
     return outcome
+
+
+def _stored_bytes(tables: Any) -> float:
+    from group_models.tables import MANIFEST
+
+    sizes = tables.read(MANIFEST, columns=["model_bytes"], where={"model_set": [MODEL_SET]})["model_bytes"]
+    return float(np.mean(sizes.to_numpy()))
 
 
 def _manifest_metrics(tables: Any, sample: pd.DataFrame) -> dict[str, dict[str, float]]:
