@@ -116,7 +116,7 @@ def _run_target(target: Target, options: Options, say: Say) -> Judged:
 
 def show_targets(judged: Sequence[Judged], console: Console, *, is_full: bool) -> None:
     """Print each value, in full size beside its bound, then where the time of each side went."""
-    values = [(one.target.workload.label, name, value) for one in judged for name, value in one.values.items()]
+    values = [(name, value) for one in judged for name, value in one.values.items()]
     console.print(values_table("Targets", values, is_full=is_full))
     for one in judged:
         if one.failure is not None:
@@ -126,13 +126,13 @@ def show_targets(judged: Sequence[Judged], console: Console, *, is_full: bool) -
             console.print(f"{one.target.name}, {side}: {outcome.seconds:.1f} s ({phases})")
 
 
-def values_table(title: str, values: Sequence[tuple[str, str, float]], *, is_full: bool) -> Table:
-    """Return values of (workload, name, value) beside their bounds; in small size fixed costs decide: no bound."""
+def values_table(title: str, values: Sequence[tuple[str, float]], *, is_full: bool) -> Table:
+    """Return values by name beside their bounds; in small size fixed costs decide: no bound."""
     table = Table(title=title)
-    for name in ("workload", "what", "value", "bound", ""):
+    for name in ("what", "value", "bound", ""):
         table.add_column(name, justify="right" if name in ("value", "bound") else "left")
-    for workload, name, value in values:
-        table.add_row(workload, name, number(value), *bound_words(name, value, is_full=is_full))
+    for name, value in values:
+        table.add_row(name, number(value), *bound_words(name, value, is_full=is_full))
     return table
 
 
