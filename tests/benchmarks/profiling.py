@@ -1,13 +1,13 @@
-"""What a key of a packed unit costs beside its fit: `python -m tests.benchmarks --profile`."""
+"""What a key of a packed unit costs beside its fit, measured in this process: the rows `overhead/*` of the bench."""
 
 from __future__ import annotations
 
 import contextlib
 import cProfile
 import dataclasses
-import inspect
 import json
 import pstats
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -16,38 +16,32 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from fixtures.shipments import shipments
 from group_models import fitting
-from group_models.estimators import EstimatorSettings, Features, PickledPredictor
-from group_models.families import SklearnFamily
+from group_models.artifacts import digest
+from group_models.estimators import EstimatorSettings, Features
 from group_models.keys import key_id
 from group_models.mlmodel import MlmodelTemplate
-from tests.benchmarks.workloads import FEATURES, FULL, HOLDOUT_SHARE, KEYS, MODEL_SET, TARGET, TIME
+from group_models.registry import make_family
+from group_models.routing import Inputs, Router
+from group_models.tables import utc_now
+from tests.benchmarks.workloads import FEATURES, HOLDOUT_SHARE, KEYS, MODEL_SET, RIDGE, TARGET, TIME, TREES
 
-UNITS = 16
-"""Units of the whole workload on two cores: the profiled one is a sixteenth of it."""
-
-ESTIMATOR: Mapping[str, tuple[Any, str]] = {
-    "fit and refit": (SklearnFamily, "fit"),
-    "predict": (PickledPredictor, "predict"),
-    "pickle": (PickledPredictor, "dump"),
+FAMILIES: Mapping[str, tuple[EstimatorSettings, int]] = {
+    "ridge": (EstimatorSettings(name="ridge", params=RIDGE), 1_250),
+    "object": (EstimatorSettings(object="sklearn.linear_model:LinearRegression", version="1"), 500),
+    "xgboost": (EstimatorSettings(name="xgboost", params=TREES), 100),
 }
-"""The estimator's own work: both fits, predicting the holdout, and pickling."""
+"""What is fitted, and keys of the unit in full size: a sixteenth of W1 for the first."""
 
-OVERHEAD: Mapping[str, tuple[Any, str]] = {
-    "slicing": (fitting, "unit_keys"),
-    "checks": (fitting, "_check_rows"),
-    "split": (fitting, "_split"),
-    "metrics": (fitting, "_measure"),
-    "seed": (fitting, "key_seed"),
-    "MLmodel": (MlmodelTemplate, "render"),
-    "digest": (fitting, "digest"),
-    "rows": (fitting, "result_frame"),
-}
-"""What a key costs beside it, and the function that does it; `metrics` calls `predict`, which is taken off."""
+ROWS_PER_KEY = 200
+
+ESTIMATOR_METHODS = ("fit", "refit", "predict", "dump", "fit_groups", "refit_groups", "predict_groups")
+"""The estimator's own work, whichever class of the package does it; all else in `fit_unit` is overhead."""
 
 TOP = 12
 
@@ -60,28 +54,84 @@ class Unit:
     references: pd.DataFrame
     settings: fitting.FitSettings
 
+    @property
+    def keys(self) -> int:
+        """Keys of the unit."""
+        return len(self.references)
+
     def fit(self) -> pd.DataFrame:
         """Fit the unit."""
         return fitting.fit_unit(self.frame, self.references, self.settings)
 
 
-def profile_unit(console: Console, *, keys: int, rows: int) -> None:
-    """Fit one unit of ridge three times in this process and print what a key costs, in milliseconds of CPU.
+def measure_overhead(
+    *, is_small: bool, families: Mapping[str, tuple[EstimatorSettings, int]] = FAMILIES
+) -> dict[str, float]:
+    """Return by name what a key costs, in milliseconds of CPU."""
+    values: dict[str, float] = {}
+    for name, (settings, keys) in families.items():
+        unit = make_unit(settings, keys // 10 if is_small else keys)
+        found = _measure_unit(unit)
+        values |= {f"overhead/{name}/{what}": value for what, value in found.items()}
+    return values
 
-    Once to warm up; once with clocks on the parts; once under cProfile, which slows small functions down and is
-    good for their order only.
+
+def profile_units(console: Console, *, is_small: bool) -> None:
+    """Print the same, and for each family where the time goes under cProfile.
+
+    That slows small functions down and is good for their order only.
     """
-    unit = make_unit(keys, rows)
-    unit.fit()
-    total, seconds = _clocked(unit)
-    console.print(f"One unit of ridge: {keys:,} keys, {rows:,} rows")
-    console.print(_parts_table(total, seconds, 1e3 / keys))
-    console.print(_top_table(_profiled(unit), 1e3 / keys))
+    for name, (settings, keys) in FAMILIES.items():
+        unit = make_unit(settings, keys // 10 if is_small else keys)
+        table = Table("what", "value", title=f"One unit of {name}: {unit.keys:,} keys, {len(unit.frame):,} rows")
+        for what, value in _measure_unit(unit).items():
+            table.add_row(what, f"{value:.3f}")
+        console.print(table)
+        console.print(_top_table(_profiled(unit), 1e3 / unit.keys))
 
 
-def make_unit(keys: int, rows: int) -> Unit:
-    """Return one unit of the ridge workload: rows in no order, as they come out of an exchange."""
-    frame = shipments(keys, rows)
+def _measure_unit(unit: Unit) -> dict[str, float]:
+    result = unit.fit()
+    if set(result["status"]) != {"trained"}:
+        raise RuntimeError(f"not all keys were trained: {result['reason'].iloc[0]}")
+    total, own = _clocked(unit)
+    per_key = 1e3 / unit.keys
+    return {
+        "all, ms per key": total * per_key,
+        "the estimator's own, ms per key": own * per_key,
+        "beside the estimator, ms per key": (total - own) * per_key,
+        "storing, ms per model": _storing(result, unit) * per_key,
+        "loads per model": _loads(result, unit) / unit.keys,
+    }
+
+
+def _storing(result: pd.DataFrame, unit: Unit) -> float:
+    """Return the CPU seconds of each model's `MLmodel`, its digest and its row, as Arrow."""
+    keys = unit.references.set_index("key_id")["key"]
+    template = unit.settings.template
+    start = time.process_time()
+    for key, data in zip(result["key_id"], result["data"], strict=True):
+        template.render(key, keys[key], utc_now())
+        digest(data)
+    pa.RecordBatch.from_pandas(result.drop(columns=["params", "metrics", "baseline_metrics"]), preserve_index=False)
+    return time.process_time() - start
+
+
+def _loads(result: pd.DataFrame, unit: Unit) -> int:
+    """Return how often a part of scoring loads models, whose rows arrive in batches that cut keys in two."""
+    names = [f"f{i}" for i in range(len(FEATURES))]
+    models = result[["format", "data_file", "sha256", "data"]].assign(model_ix=range(len(result)), is_data=False)
+    rows = unit.frame[["key_index", *names]].rename(columns={"key_index": "model_ix"}).assign(is_data=True)
+    mixed = pd.concat([models, rows]).sort_values(["model_ix", "is_data"], kind="stable").assign(run_ix=0)
+    router = Router({0: Inputs(dict.fromkeys(FEATURES, "numeric"), tuple(range(len(FEATURES))))})
+    for start in range(0, len(mixed), 777):
+        router.predict(mixed.iloc[start : start + 777], names)
+    return router.loads
+
+
+def make_unit(estimator: EstimatorSettings, keys: int) -> Unit:
+    """Return one unit of shipments: rows in no order, as they come out of an exchange."""
+    frame = shipments(keys, keys * ROWS_PER_KEY)
     groups = frame.groupby(KEYS, sort=True)
     names = list(groups.groups)
     time_us = frame[TIME].astype("int64").to_numpy()
@@ -103,19 +153,20 @@ def make_unit(keys: int, rows: int) -> Unit:
         }
     )
     shuffled = pd.DataFrame(data).sample(frac=1.0, random_state=7)
-    return Unit(shuffled, references, _settings(cutoff))
+    return Unit(shuffled, references, _settings(estimator, cutoff))
 
 
-def _settings(cutoff_us: int) -> fitting.FitSettings:
+def _settings(estimator: EstimatorSettings, cutoff_us: int) -> fitting.FitSettings:
     features = Features(tuple(FEATURES), (), tuple(FEATURES))
+    family = make_family(estimator, features)
     template = MlmodelTemplate.build(
-        model_set=MODEL_SET, run_id="profile", estimator="ridge", flavor="sklearn", features=features
+        model_set=MODEL_SET, run_id="profile", estimator=family.name, flavor=family.flavor, features=features
     )
     return fitting.FitSettings(
         model_set=MODEL_SET,
         run_id="profile",
         features=dict.fromkeys(FEATURES, "numeric"),
-        estimator=EstimatorSettings(name="ridge", params=FULL[0].params),
+        estimator=estimator,
         template=template,
         refit=True,
         seed=7,
@@ -126,39 +177,44 @@ def _settings(cutoff_us: int) -> fitting.FitSettings:
     )
 
 
-def _clocked(unit: Unit) -> tuple[float, dict[str, float]]:
-    """Return the CPU seconds of a unit, and those inside each part."""
-    parts = {**ESTIMATOR, **OVERHEAD}
-    seconds = dict.fromkeys(parts, 0.0)
+def _clocked(unit: Unit) -> tuple[float, float]:
+    """Return the CPU seconds of a unit, and those inside the estimator."""
+    clock = _Clock()
     with contextlib.ExitStack() as patches:
-        for part, (owner, name) in parts.items():
-            patches.enter_context(mock.patch.object(owner, name, _timed(getattr(owner, name), seconds, part)))
-        start = time.thread_time()
+        for owner, name in _estimator_methods():
+            patches.enter_context(mock.patch.object(owner, name, clock.timed(vars(owner)[name])))
+        start = time.process_time()
         unit.fit()
-        total = time.thread_time() - start
-    seconds["metrics"] -= seconds["predict"]
-    return total, seconds
+        return time.process_time() - start, clock.seconds
 
 
-def _timed(function: Callable[..., Any], seconds: dict[str, float], part: str) -> Callable[..., Any]:
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        start = time.thread_time()
-        result = function(*args, **kwargs)
-        seconds[part] += time.thread_time() - start
-        return _timed_steps(result, seconds, part) if inspect.isgenerator(result) else result
-
-    return timed
+def _estimator_methods() -> Iterator[tuple[type, str]]:
+    """Yield the methods of all classes of the package that fit, predict or pickle, whatever module they are in."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("group_models.")]
+    classes = {c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__ == m.__name__}
+    for owner in classes - {Router}:
+        yield from ((owner, name) for name in ESTIMATOR_METHODS if callable(vars(owner).get(name)))
 
 
-def _timed_steps(steps: Iterator[Any], seconds: dict[str, float], part: str) -> Iterator[Any]:
-    """Yield what a generator yields; the time between its steps is its own, the rest the caller's."""
-    while True:
-        start = time.thread_time()
-        step = next(steps, None)
-        seconds[part] += time.thread_time() - start
-        if step is None:
-            return
-        yield step
+@dataclasses.dataclass
+class _Clock:
+    """CPU seconds inside the outermost of the methods that it times: a refit may call the fit."""
+
+    seconds: float = 0.0
+    _depth: int = 0
+
+    def timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            start = time.process_time()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self.seconds += time.process_time() - start
+
+        return timed
 
 
 def _profiled(unit: Unit) -> pstats.Stats:
@@ -166,17 +222,6 @@ def _profiled(unit: Unit) -> pstats.Stats:
     with warnings.catch_warnings():
         profiler.runcall(unit.fit)
     return pstats.Stats(profiler)
-
-
-def _parts_table(total: float, seconds: Mapping[str, float], per_key: float) -> Table:
-    table = Table("part", "ms per key")
-    overhead = total - sum(seconds[part] for part in ESTIMATOR)
-    rest = overhead - sum(seconds[part] for part in OVERHEAD)
-    rows = {part: seconds[part] for part in ESTIMATOR} | {"beside the estimator": overhead}
-    rows |= {f"  {part}": seconds[part] for part in OVERHEAD} | {"  rest": rest, "all": total}
-    for part, value in rows.items():
-        table.add_row(part, f"{value * per_key:.3f}")
-    return table
 
 
 def _top_table(stats: pstats.Stats, per_key: float) -> Table:

@@ -16,13 +16,17 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.bounds import bound_of
 from tests.benchmarks.memory import LIMITS_MB
 from tests.benchmarks.runner import Options, Row, SideResult
+from tests.benchmarks.targets import bound_words, number
 
 PRODUCT_SIDES = {"packed": "group_models.train", "streamed": "group_models.score"}
 SIDE_WORDS = {
     "plain": "applyInPandas per key",
+    "plain_arrays": "applyInPandas per key, on arrays",
     "joblib": "joblib loop in memory",
+    "joblib_arrays": "joblib loop in memory, on arrays",
     "mlflow": "applyInPandas with mlflow.log_model",
     "closure": "mapInPandas, models in the closure",
 }
@@ -58,7 +62,7 @@ def ratio_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         numbers = [row.product, row.other]
         table.add_row(
-            row.case.workload.label,
+            f"{row.case.workload.bench_name(row.case.verb)} {row.case.workload.label}",
             row.case.verb,
             SIDE_WORDS[row.case.other] + _extrapolated(row.other),
             *["-" if ratio is None else f"{ratio:.3f}" for ratio in (row.ratio, row.cpu_ratio)],
@@ -70,8 +74,10 @@ def ratio_table(rows: Sequence[Row]) -> Table:
 
 
 def _extrapolated(side: SideResult) -> str:
-    sampled = side.first.sampled_keys
-    return "" if sampled is None else f" (extrapolated from {sampled} keys)"
+    for unit, sampled in (("keys", side.first.sampled_keys), ("rows", side.first.sampled_rows)):
+        if sampled is not None:
+            return f" (extrapolated from {sampled:,} {unit})"
+    return ""
 
 
 def _failed_or(side: SideResult, text: str) -> str:
@@ -108,17 +114,33 @@ def _peak(used: float | None, limit: float) -> str:
     return "-" if used is None else f"{used:,.0f}{' OVER' if used > limit else ''}"
 
 
+def values_of(rows: Sequence[Row]) -> dict[str, float]:
+    """Return all that bounds may be on: ratios, and the product's memory and what else it measured of itself."""
+    values = {row.case.name: row.ratio for row in rows if row.ratio is not None}
+    for side in product_sides(rows):
+        start = f"{side.workload.bench_name(side.verb)}/{side.workload.estimator}/{side.verb}"
+        values |= {f"{start}/{kind}, MB": used for kind, used in side.first.peaks_mb.items()}
+        values |= {f"{start}/{what}": value for what, value in side.first.values.items()}
+    return values
+
+
 def as_json(rows: Sequence[Row], options: Options) -> dict[str, Any]:
     """Return all that was measured as plain values."""
     sides: dict[str, SideResult] = {}
     for row in rows:
         for side in (row.product, row.other):
-            sides[f"{side.workload.estimator}/{side.verb}/{side.side}"] = side
+            sides[f"{side.workload.bench_name(side.verb)}/{side.workload.estimator}/{side.verb}/{side.side}"] = side
     return {
         "machine": machine(),
         "versions": versions(),
-        "settings": {"cores": options.cores, "repeat": options.repeat, "in_process": options.is_in_process},
+        "settings": {
+            "cores": options.cores,
+            "repeat": options.repeat,
+            "in_process": options.is_in_process,
+            "is_full": options.is_full,
+        },
         "memory_limits_mb": LIMITS_MB,
+        "values": values_of(rows),
         "rows": [_row_json(row) for row in rows],
         "sides": {name: _side_json(side) for name, side in sides.items()},
     }
@@ -131,6 +153,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "ratio": row.ratio,
         "cpu_ratio": row.cpu_ratio,
         "extrapolated_from_keys": row.other.first.sampled_keys,
+        "extrapolated_from_rows": row.other.first.sampled_rows,
         "worst_difference": row.worst_difference,
         "is_same": row.is_good,
         "failure": row.product.failure or row.other.failure,
@@ -148,8 +171,8 @@ def _side_json(side: SideResult) -> dict[str, Any]:
     }
 
 
-def write_results(rows: Sequence[Row], path: Path) -> None:
-    """Write machine, versions and ratios as Markdown: seconds are of no use on another machine."""
+def write_results(rows: Sequence[Row], values: Mapping[str, float], path: Path, *, is_full: bool) -> None:
+    """Write machine, versions, ratios and other values as Markdown: seconds are of no use on another machine."""
     lines = [
         "# Results of the benchmark",
         "",
@@ -167,7 +190,13 @@ def write_results(rows: Sequence[Row], path: Path) -> None:
         ratio = "failed" if row.ratio is None else f"{row.ratio:.2f}"
         against = SIDE_WORDS[row.case.other] + _extrapolated(row.other)
         same = "same" if row.is_good else "not the same"
-        lines.append(f"| {row.case.workload.label} | {row.case.verb} | {against} | {ratio} | {same} |")
+        workload = f"{row.case.workload.bench_name(row.case.verb)} {row.case.workload.label}"
+        lines.append(f"| {workload} | {row.case.verb} | {against} | {ratio} | {same} |")
+    names = {row.case.name for row in rows}
+    lines += ["", "| what | value | bound | |", "|---|---:|---:|---|"]
+    for name, value in values.items():
+        if bound_of(name) or name not in names:
+            lines.append(f"| {name} | {number(value)} | {' | '.join(bound_words(name, value, is_full=is_full))} |")
     path.write_text("\n".join(lines) + "\n")
 
 

@@ -24,7 +24,10 @@ TOLERANCE = 1e-9
 """Relative difference up to which predictions and metrics count as the same."""
 
 PRODUCT = {"train": "packed", "score": "streamed"}
-OTHERS = {"train": ("plain", "joblib", "mlflow"), "score": ("closure", "joblib")}
+OTHERS = {
+    "train": ("plain", "plain_arrays", "joblib", "joblib_arrays", "mlflow"),
+    "score": ("closure", "joblib", "joblib_arrays"),
+}
 
 Say = Callable[[str], None]
 
@@ -41,12 +44,15 @@ class Options:
     ----------
     is_in_process
         All sides in this process and one session: for tests of the bench, its times mean nothing.
+    is_full
+        The workloads have the sizes that the bounds are for.
     """
 
     work: Path
     cores: int = 2
     repeat: int = 1
     is_in_process: bool = False
+    is_full: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Case:
     @property
     def name(self) -> str:
         """What `--only` finds it by."""
-        return f"{self.workload.estimator}/{self.verb}/{self.other}"
+        return f"{self.workload.bench_name(self.verb)}/{self.workload.estimator}/{self.verb}/{self.other}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +116,9 @@ class Row:
     @property
     def cpu_ratio(self) -> float | None:
         """The same of the CPU seconds of the first run; None also where the other side was extrapolated."""
-        if self.ratio is None or self.other.first.sampled_keys is not None or not self.other.first.cpu_s:
+        first = self.other.first
+        is_sampled = first.sampled_keys is not None or first.sampled_rows is not None
+        if self.ratio is None or is_sampled or not first.cpu_s:
             return None
         return self.product.first.cpu_s / self.other.first.cpu_s
 
@@ -177,7 +185,7 @@ class _Bench:
 
     def _ensure_models(self) -> None:
         """Train what scoring takes its models from, unless the training rows did."""
-        for name in ("train/packed", "train/joblib"):
+        for name in ("train/packed", "train/joblib", "train/joblib_arrays"):
             if not self._out(name, 0).exists():
                 self._run_side(name, self._out(name, 0))
 
@@ -185,7 +193,8 @@ class _Bench:
         return self.data.folder / "out" / f"{name.replace('/', '-')}-{number}"
 
     def _run_side(self, name: str, out: Path) -> Outcome:
-        looped = self._out("train/joblib", 0) / MODELS
+        loop = "train/joblib" if name == "score/joblib" else "train/joblib_arrays"
+        looped = self._out(loop, 0) / MODELS
         job = Job(self.workload, self.data, out, self.options.cores, self._out("train/packed", 0), looped)
         outcome = run_side(name, job, is_in_process=self.options.is_in_process)
         self.say(f"{self.workload.label}: {name} {outcome.seconds:.1f} s")

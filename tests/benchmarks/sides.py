@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +49,10 @@ class Outcome:
 
     Attributes
     ----------
-    sampled_keys
-        Keys that the seconds were extrapolated from; None where all was done.
+    sampled_keys, sampled_rows
+        Keys or rows that the seconds were extrapolated from; None where all was done.
+    values
+        What else was measured, by what it is.
     predictions
         By the row's id.
     metrics
@@ -60,6 +64,8 @@ class Outcome:
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     peaks_mb: dict[str, float] = dataclasses.field(default_factory=dict)
     sampled_keys: int | None = None
+    sampled_rows: int | None = None
+    values: dict[str, float] = dataclasses.field(default_factory=dict)
     predictions: dict[str, float] = dataclasses.field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
@@ -79,12 +85,18 @@ def warm_session(job: Job) -> SparkSession:
     """Return the session of every Spark side, after a trivial job that started a Python worker per core."""
     from pyspark.sql import SparkSession
 
+    _event_folder(job).mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     options = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY", DRIVER_MEMORY),
         "spark.local.dir": str(job.data.folder.parent / "spark"),
+        # What crosses exchanges is read from here: one plain file per application.
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": _event_folder(job).as_uri(),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.rolling.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(job.data.folder.parent / "spark-warehouse"),
@@ -94,6 +106,27 @@ def warm_session(job: Job) -> SparkSession:
     spark = SparkSession.builder.master(f"local[{job.cores}]").appName("benchmarks").config(map=options).getOrCreate()
     spark.range(0, job.cores, 1, job.cores).mapInPandas(lambda batches: batches, "id long").collect()
     return spark
+
+
+def _event_folder(job: Job) -> Path:
+    return job.data.folder.parent.absolute() / "spark-events"
+
+
+def exchanged_bytes(job: Job, spark: SparkSession) -> int:
+    """Return the bytes that the stage wrote to its exchange that wrote most: with the product, the training rows."""
+    (log,) = _event_folder(job).glob(f"{spark.sparkContext.applicationId}*")
+    return largest_exchange(log.read_text().splitlines())
+
+
+def largest_exchange(events: Iterable[str]) -> int:
+    """Return the most bytes that one stage wrote to an exchange, by the lines of Spark's event log."""
+    written: Counter[int] = Counter()
+    for line in events:
+        if line.startswith('{"Event":"SparkListenerTaskEnd"'):
+            event = json.loads(line)
+            metrics = event.get("Task Metrics") or {}
+            written[event["Stage ID"]] += metrics.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0)
+    return max(written.values(), default=0)
 
 
 def key_name(key: Any) -> str:

@@ -1,7 +1,8 @@
-"""The sides of the targets: planning many keys, one huge key, and a night on which few keys changed."""
+"""The sides of the targets: ten times the keys, very many keys planned, one huge key, a night of few changes."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from fixtures.shipments import shipments, shipments_table
 from tests.benchmarks.sides import Job, Outcome, measured, warm_session
-from tests.benchmarks.workloads import FEATURES, KEYS, TARGET
+from tests.benchmarks.workloads import FEATURES, KEYS, TARGET, Data, Workload
 
 PLAN_SLOTS = 16
 FITTED_ROWS = 1_000
@@ -22,6 +23,7 @@ FITTED_ROWS = 1_000
 
 LARGEST_SHARE = 0.5
 CHANGED_SHARE = 0.01
+SALTED = {"oversize": "salt"}
 
 
 def plan_synthetic(job: Job) -> Outcome:
@@ -109,14 +111,46 @@ def plan_measured(job: Job) -> Outcome:
     return outcome
 
 
+def make_both_data(job: Job) -> Outcome:
+    """Write the rows of both sizes, here, so that the rows are in the memory of neither side."""
+    for workload in (job.workload, _tenth(job)):
+        data = _data(job, workload)
+        if not data.is_made:
+            data.make(workload)
+    return Outcome()
+
+
+def train_many(job: Job) -> Outcome:
+    """Train all keys."""
+    return _train_keys(job, job.workload)
+
+
+def train_few(job: Job) -> Outcome:
+    """Train a tenth of the keys, on as many rows."""
+    return _train_keys(job, _tenth(job))
+
+
+def _tenth(job: Job) -> Workload:
+    return dataclasses.replace(job.workload, keys=job.workload.keys // 10)
+
+
+def _data(job: Job, workload: Workload) -> Data:
+    # Beside the data of the other workloads: the full size has a tenth that is W1.
+    return Data(job.data.folder.parent / workload.folder)
+
+
+def _train_keys(job: Job, workload: Workload) -> Outcome:
+    return _train(dataclasses.replace(job, workload=workload), workload.spec(_data(job, workload).rows, job.out))
+
+
 def train_skewed(job: Job) -> Outcome:
     """Train keys of which the first one holds half of all rows, salted."""
-    return _train(job, job.workload.spec(_skewed(job), job.out))
+    return _train(job, job.workload.spec(_skewed(job), job.out) | SALTED)
 
 
 def train_skewed_floor(job: Job) -> Outcome:
     """The same run without fits: the median per key, split and salted alike."""
-    return _train(job, job.workload.spec(_skewed(job), job.out) | {"estimator": "median"})
+    return _train(job, job.workload.spec(_skewed(job), job.out) | SALTED | {"estimator": "median"})
 
 
 def _skewed(job: Job) -> Path:
@@ -133,7 +167,7 @@ def _train(job: Job, spec: dict[str, Any]) -> Outcome:
 
     spark = warm_session(job)
     with measured() as outcome:
-        run = api.train(spec | {"oversize": "salt"}, spark=spark)
+        run = api.train(spec, spark=spark)
     if dict(run.counts) != {"trained": job.workload.keys}:
         raise RuntimeError(f"not all keys were trained: {run!r}")
     timing = run.timing()

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from tests.benchmarks import child, profiling, report, train_sides
+from tests.benchmarks import child, profiling, report, score_sides, train_sides
 from tests.benchmarks.runner import ROOT, Case, Options, Row, SideResult, all_cases, worst_difference
-from tests.benchmarks.sides import Job, Outcome
+from tests.benchmarks.sides import Job, Outcome, largest_exchange
 from tests.benchmarks.workloads import FULL, KEYS, SMALL, Data, Workload
 
 RIDGE = FULL[0]
@@ -48,8 +48,8 @@ def test_all_rows_of_a_tiny_size_are_there_and_both_sides_of_each_found_the_same
     found = json.loads(file.read_text())
     assert [r["name"] for r in found["rows"]] == [case.name for case in all_cases(SMALL)]
     assert all(r["is_same"] and r["ratio"] > 0 for r in found["rows"])
-    assert set(found["sides"]["ridge/train/packed"]["phases_s"]) >= {"plan", "train", "manifest"}
-    assert set(found["sides"]["ridge/train/packed"]["peaks_mb"]) == set(found["memory_limits_mb"])
+    assert set(found["sides"]["W1/ridge/train/packed"]["phases_s"]) >= {"plan", "train", "manifest"}
+    assert set(found["sides"]["W1/ridge/train/packed"]["peaks_mb"]) == set(found["memory_limits_mb"])
     assert "joblib loop" in done.stdout
 
 
@@ -103,9 +103,13 @@ def test_a_prediction_that_is_not_finite_is_never_the_same():
 
 def test_the_results_file_has_ratios_and_versions_and_no_seconds(tmp_path):
     file = tmp_path / "RESULTS.md"
-    report.write_results([row()], file)
+    report.write_results(
+        [row()], {CASE.name: 0.5, "W9/told": 3.0, "W5/night/changed/worker, MB": 1_200.0}, file, is_full=True
+    )
     text = file.read_text()
-    assert "| ridge, 20,000 keys, 4,000,000 rows | train | joblib loop in memory | 0.50 | same |" in text
+    assert "| W1 ridge, 20,000 keys, 4,000,000 rows | train | joblib loop in memory | 0.50 | same |" in text
+    assert "| W9/told | 3 | - |  |" in text
+    assert "| W5/night/changed/worker, MB | 1,200 | 1,000 | MISSED |" in text
     assert "pyspark 4" in text
     assert "4.0 |" not in text
 
@@ -113,7 +117,7 @@ def test_the_results_file_has_ratios_and_versions_and_no_seconds(tmp_path):
 def test_the_json_has_every_row_and_side():
     found = report.as_json([row()], Options(Path("unused")))
     assert [r["ratio"] for r in found["rows"]] == [0.5]
-    assert found["sides"]["ridge/train/packed"]["seconds"] == [1.0, 2.0, 9.0]
+    assert found["sides"]["W1/ridge/train/packed"]["seconds"] == [1.0, 2.0, 9.0]
 
 
 def test_memory_over_its_limit_is_called_out():
@@ -134,12 +138,33 @@ def test_chunks_hold_whole_keys_and_all_rows_in_order_within_a_key():
     assert all(group["at"].is_monotonic_increasing for chunk in chunks for _, group in chunk.groupby(KEYS[0]))
 
 
-def test_the_profile_names_every_part():
-    text = printed(lambda console: profiling.profile_unit(console, keys=4, rows=400))
-    assert all(part in text for part in [*profiling.ESTIMATOR, *profiling.OVERHEAD, "rest"])
+@pytest.mark.parametrize("family", profiling.FAMILIES)
+def test_the_overhead_of_a_key_is_what_the_estimator_does_not_take(family):
+    found = profiling.measure_overhead(is_small=False, families={family: (profiling.FAMILIES[family][0], 4)})
+    values = {name.rpartition("/")[2]: value for name, value in found.items()}
+    parts = values["the estimator's own, ms per key"], values["beside the estimator, ms per key"]
+    assert all(part > 0 for part in parts)
+    assert sum(parts) == pytest.approx(values["all, ms per key"])
+    assert values["loads per model"] == 1.0
+
+
+def test_what_a_stage_writes_to_its_exchange_is_read_from_the_event_log():
+    task = (
+        '{"Event":"SparkListenerTaskEnd","Stage ID":%d,'
+        '"Task Metrics":{"Shuffle Write Metrics":{"Shuffle Bytes Written":%d}}}'
+    )
+    failed = '{"Event":"SparkListenerTaskEnd","Stage ID":2}'
+    other = '{"Event":"SparkListenerJobStart","Job ID":0}'
+    assert largest_exchange([other, task % (1, 50), task % (2, 30), task % (2, 40), failed]) == 70
+    assert largest_exchange([other]) == 0
+
+
+def test_a_sampled_run_counts_for_all_rows_by_the_line_through_its_two_times():
+    assert score_sides.extrapolated([(100, 3.0), (200, 4.0)], 1_000) == pytest.approx(12.0)
+    assert score_sides.extrapolated([(100, 4.0), (200, 3.0)], 1_000) == 3.0
 
 
 def test_an_unknown_row_is_a_usage_error():
     done = bench("--only", "catboost")
     assert done.returncode == 2
-    assert "ridge/train/plain" in done.stdout
+    assert "W1/ridge/train/plain" in done.stdout

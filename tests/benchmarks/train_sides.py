@@ -17,8 +17,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tests.benchmarks import usual
-from tests.benchmarks.sides import Job, Outcome, key_name, measured, warm_session
-from tests.benchmarks.usual import TIME_US, Fit, key_row
+from tests.benchmarks.sides import Job, Outcome, exchanged_bytes, key_name, measured, warm_session
+from tests.benchmarks.usual import TIME_US, Fit, Form, key_row
 from tests.benchmarks.workloads import FEATURES, ID, KEYS, MODEL_SET, TARGET, TIME
 
 if TYPE_CHECKING:
@@ -43,11 +43,22 @@ def train_packed(job: Job) -> Outcome:
     if dict(run.counts) != {"trained": job.workload.keys} or run.release_id is None:
         raise RuntimeError(f"the product did not train and release all keys: {run!r}")
     outcome.phases = {**run.seconds, "other": outcome.seconds - sum(run.seconds.values())}
+    outcome.values = {
+        "exchanged bytes per row": exchanged_bytes(job, spark) / job.workload.rows,
+        "stored bytes per model": _stored_bytes(open_tables(load_spec(spec))),
+    }
     sample = job.data.sample
     scored = api.score(sample, spec)
     outcome.predictions = dict(zip(map(str, scored[ID]), map(float, scored["prediction"]), strict=True))
     outcome.metrics = _manifest_metrics(open_tables(load_spec(spec)), sample)
     return outcome
+
+
+def _stored_bytes(tables: Any) -> float:
+    from group_models.tables import MANIFEST
+
+    sizes = tables.read(MANIFEST, columns=["model_bytes"], where={"model_set": [MODEL_SET]})["model_bytes"]
+    return float(np.mean(sizes.to_numpy()))
 
 
 def _manifest_metrics(tables: Any, sample: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -65,9 +76,19 @@ def _metrics(of_model: Any, baseline: Any) -> dict[str, float]:
 
 
 def train_plain(job: Job) -> Outcome:
-    """Train with `groupBy(keys).applyInPandas`, one call per key, pickles written as Parquet."""
+    """Train with `groupBy(keys).applyInPandas` as people write it: models fitted on the frames that Spark gives."""
+    return _train_plain(job, "frames")
+
+
+def train_plain_arrays(job: Job) -> Outcome:
+    """The same by somebody who minds the time: models fitted on arrays."""
+    return _train_plain(job, "arrays")
+
+
+def _train_plain(job: Job, form: Form) -> Outcome:
+    """Train with one call of `applyInPandas` per key, pickles written as Parquet."""
     spark = warm_session(job)
-    fit = Fit(job.workload, job.data.cutoff_us)
+    fit = Fit(job.workload, job.data.cutoff_us, form)
 
     def fit_group(key: tuple[str, ...], frame: pd.DataFrame) -> pd.DataFrame:
         # Spark does not keep the order of rows inside a group.
@@ -76,7 +97,7 @@ def train_plain(job: Job) -> Outcome:
     with measured() as outcome:
         rows = _fit_rows(spark, job)
         rows.groupBy(*KEYS).applyInPandas(fit_group, usual.DDL).write.parquet(str(job.out / MODELS))
-    return _with_sample(outcome, job)
+    return _with_sample(outcome, job, form)
 
 
 def _fit_rows(spark: SparkSession, job: Job) -> DataFrame:
@@ -92,10 +113,20 @@ def _fit_rows(spark: SparkSession, job: Job) -> DataFrame:
 
 
 def train_joblib(job: Job) -> Outcome:
+    """Train in a loop as people write it: models fitted on the frames that `groupby` gives."""
+    return _train_joblib(job, "frames")
+
+
+def train_joblib_arrays(job: Job) -> Outcome:
+    """The same by somebody who minds the time: models fitted on arrays."""
+    return _train_joblib(job, "arrays")
+
+
+def _train_joblib(job: Job, form: Form) -> Outcome:
     """Train in a loop: all data in memory by pandas, grouped, chunks of keys to one process per core."""
     import joblib
 
-    fit = Fit(job.workload, job.data.cutoff_us)
+    fit = Fit(job.workload, job.data.cutoff_us, form)
     job.out.mkdir(parents=True)
     with joblib.Parallel(n_jobs=job.cores) as pool:
         pool(joblib.delayed(abs)(number) for number in range(job.cores))
@@ -104,7 +135,7 @@ def train_joblib(job: Job) -> Outcome:
             rows = pool(joblib.delayed(_fit_chunk)(chunk, fit) for chunk in chunks)
             table = pa.Table.from_pylist(list(itertools.chain.from_iterable(rows)))
             pq.write_table(table, job.out / MODELS, compression="zstd")
-    return _with_sample(outcome, job)
+    return _with_sample(outcome, job, form)
 
 
 def load_rows(path: Path) -> pd.DataFrame:
@@ -150,7 +181,7 @@ def train_mlflow(job: Job) -> Outcome:
     outcome.seconds = statistics.median(logged["seconds"]) * job.workload.keys / job.cores
     outcome.metrics = {key_name(row[KEYS]): row[names].astype(float).to_dict() for _, row in logged.iterrows()}
     models = {tuple(row[KEYS]): _logged_model(job, row["uri"]) for _, row in logged.iterrows()}
-    outcome.predictions = usual.predict_sample(sample, models, ID)
+    outcome.predictions = usual.predict_sample(sample, models, fit.form)
     return outcome
 
 
@@ -211,7 +242,7 @@ def _requirements(estimator: str) -> list[str]:
     return list(requirements("xgboost" if estimator == "xgboost" else "sklearn"))
 
 
-def _with_sample(outcome: Outcome, job: Job) -> Outcome:
+def _with_sample(outcome: Outcome, job: Job, form: Form) -> Outcome:
     """Add what the pickles of the sample's keys predict, and count the keys."""
     models = ds.dataset(job.out / MODELS)
     if (found := models.count_rows()) != job.workload.keys:
@@ -221,5 +252,6 @@ def _with_sample(outcome: Outcome, job: Job) -> Outcome:
     rows = {tuple(row[name] for name in KEYS): row for row in models.to_table(filter=wanted).to_pylist()}
     keys = [key for key, _ in sample.groupby(KEYS)]
     outcome.metrics = {key_name(key): {name: rows[key][name] for name in usual.COLUMNS[4:-1]} for key in keys}
-    outcome.predictions = usual.predict_sample(sample, {key: pickle.loads(rows[key]["model"]) for key in keys}, ID)
+    loaded = {key: pickle.loads(rows[key]["model"]) for key in keys}
+    outcome.predictions = usual.predict_sample(sample, loaded, form)
     return outcome

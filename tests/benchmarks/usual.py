@@ -1,7 +1,8 @@
 """The usual work per key, as one writes it with pandas and scikit-learn: what all sides but the product's do.
 
-It is written by somebody who minds the time: models are fitted on arrays, because scikit-learn checks the columns of
-a frame one by one, which takes longer than the fit of a small key.
+It is there twice. As people write it, models are fitted on the frames that grouping gives, and know the names of their
+columns. Written by somebody who minds the time, they are fitted on arrays: scikit-learn checks the columns of a frame
+one by one, which takes longer than the fit of a small key.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from group_models.evaluation import regression_metrics
-from tests.benchmarks.workloads import FEATURES, KEYS, TARGET, Workload
+from tests.benchmarks.workloads import FEATURES, ID, KEYS, TARGET, Workload
+
+Form: TypeAlias = Literal["frames", "arrays"]
+"""What models are fitted on and predict."""
 
 TIME_US = "time_us"
 METRICS = ["mae", "rmse", "r2", "bias"]
@@ -39,6 +43,7 @@ class Fit:
 
     workload: Workload
     cutoff_us: int
+    form: Form = "frames"
 
 
 def new_model(estimator: str, params: Mapping[str, Any]) -> Any:
@@ -64,16 +69,25 @@ def fit_key(frame: pd.DataFrame, fit: Fit) -> tuple[Any, dict[str, float]]:
     frame
         One key's rows in order of time: `time_us`, the target and the features as float64.
     """
-    x, y = frame[FEATURES].to_numpy(), frame[TARGET].to_numpy()
+    x, y = inputs(frame, fit.form), _target(frame, fit.form)
     is_held = frame[TIME_US].to_numpy() >= fit.cutoff_us
     metrics: dict[str, float] = {}
     if is_held.any() and not is_held.all():
         model = new_model(fit.workload.estimator, fit.workload.params)
         model.fit(x[~is_held], y[~is_held])
-        metrics = _measure(y[is_held], model.predict(x[is_held]), np.median(y[~is_held]))
+        metrics = _measure(np.asarray(y[is_held]), model.predict(x[is_held]), np.median(y[~is_held]))
     model = new_model(fit.workload.estimator, fit.workload.params)
     model.fit(x, y)
     return model, metrics
+
+
+def inputs(frame: pd.DataFrame, form: Form) -> Any:
+    """Return the features as the usual models take them."""
+    return frame[FEATURES] if form == "frames" else frame[FEATURES].to_numpy(np.float64)
+
+
+def _target(frame: pd.DataFrame, form: Form) -> Any:
+    return frame[TARGET] if form == "frames" else frame[TARGET].to_numpy()
 
 
 def _measure(y: np.ndarray, prediction: np.ndarray, median: np.floating[Any]) -> dict[str, float]:
@@ -89,10 +103,10 @@ def key_row(key: tuple[str, ...], frame: pd.DataFrame, fit: Fit) -> dict[str, An
     return {**named, "rows": len(frame), **metrics, "model": pickle.dumps(model)}
 
 
-def predict_sample(sample: pd.DataFrame, models: Mapping[tuple[str, ...], Any], id_column: str) -> dict[str, float]:
+def predict_sample(sample: pd.DataFrame, models: Mapping[tuple[str, ...], Any], form: Form) -> dict[str, float]:
     """Return the prediction of each row of the sample by its id, by the usual models."""
     found: dict[str, float] = {}
     for key, rows in sample.groupby(KEYS):
-        prediction = models[key].predict(rows[FEATURES].to_numpy(np.float64))
-        found |= zip(map(str, rows[id_column]), map(float, prediction), strict=True)
+        prediction = models[key].predict(inputs(rows.astype(dict.fromkeys(FEATURES, np.float64)), form))
+        found |= zip(map(str, rows[ID]), map(float, prediction), strict=True)
     return found

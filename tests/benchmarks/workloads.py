@@ -24,17 +24,32 @@ HOLDOUT_SHARE = 0.2
 SAMPLE_KEYS, SAMPLE_ROWS = 24, 20
 """Keys, and rows of each, whose predictions are compared; also the keys that are logged to MLflow."""
 
+MIN_ROWS = 10
+"""Below the 20 rows that a key of W3 has."""
+
+SCORING = "W6"
 _HOUR_US = 3_600_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """One estimator on so many keys and rows; rows are spread evenly over the keys."""
+    """One estimator on so many keys and rows; rows are spread evenly over the keys.
+
+    Attributes
+    ----------
+    name
+        What the bench calls training it, such as `W1`; scoring is `W6` for all.
+    """
 
     estimator: str
     params: Mapping[str, Any] = dataclasses.field(hash=False)
     keys: int
     rows: int
+    name: str = "W0"
+
+    def bench_name(self, verb: str) -> str:
+        """Return the first word of the bench's names for it."""
+        return SCORING if verb == "score" else self.name
 
     @property
     def label(self) -> str:
@@ -58,13 +73,14 @@ class Workload:
             "time_column": TIME,
             "holdout": {"by": "time", "share": HOLDOUT_SHARE},
             "warehouse": str(warehouse),
+            "limits": {"min_rows": MIN_ROWS},
         }
 
 
 RIDGE = {"alpha": 1.0}
 TREES = {"n_estimators": 100, "max_depth": 4}
-FULL = (Workload("ridge", RIDGE, 20_000, 4_000_000), Workload("xgboost", TREES, 2_000, 2_000_000))
-SMALL = (Workload("ridge", RIDGE, 1_000, 200_000), Workload("xgboost", TREES, 60, 60_000))
+FULL = (Workload("ridge", RIDGE, 20_000, 4_000_000, "W1"), Workload("xgboost", TREES, 2_000, 2_000_000, "W2"))
+SMALL = (Workload("ridge", RIDGE, 1_000, 200_000, "W1"), Workload("xgboost", TREES, 60, 60_000, "W2"))
 
 
 @dataclasses.dataclass(frozen=True)
