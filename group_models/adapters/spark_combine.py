@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
-from group_models.adapters.spark_score import IS_DATA, MODEL_IX, RUN_IX
+from group_models.adapters.spark_score import MODEL_IX, models_first, packed_model
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, digest
 from group_models.ensembles import EnsemblePredictor, pack_parts
 from group_models.frames import Roles
 from group_models.mlmodel import MlmodelTemplate
 from group_models.outcomes import RESULT, FitSettings, result_frame, result_table
-from group_models.routing import Codes, Floats, Inputs, predict_stream
+from group_models.routing import Codes, Floats, Inputs, data_rows, predict_stream
 from group_models.summing import RegressionSums, merged
 from group_models.tables import STORE, utc_now
 
@@ -92,7 +92,7 @@ def measure_ensembles(
     data = _holdout_rows(rows, plan, ensembles, units, roles=roles, key_types=key_types, settings=settings)
     models = _measured_models(store, ensembles, units)
     mixed = data.unionByName(models, allowMissingColumns=True)
-    ordered = mixed.repartition(len(placed), sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA)
+    ordered = models_first(mixed.repartition(len(placed), sc.UNIT))
     features = sc.feature_names(len(roles.features))
     inputs = {0: Inputs(dict(roles.features), tuple(range(len(features))))}
 
@@ -135,7 +135,6 @@ def _holdout_rows(
     return joined.select(
         unit.alias(sc.UNIT),
         MODEL_IX,
-        F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
         BASELINE,
         sc.TARGET,
         *sc.feature_names(len(roles.features)),
@@ -163,16 +162,8 @@ def _measured_models(store: DataFrame, ensembles: Sequence[Ensemble], units: Seq
         return pd.DataFrame(row)
 
     packed = parts.groupBy(MODEL_IX).applyInPandas(assemble, schema_text)
-    return packed.select(
-        F.explode(UNITS).alias(sc.UNIT),
-        MODEL_IX,
-        F.lit(0).alias(RUN_IX),
-        F.lit(False).alias(IS_DATA),  # noqa: FBT003 - a literal column
-        "format",
-        "data_file",
-        "sha256",
-        "data",
-    )
+    of_run = packed.withColumn("run_ix", F.lit(0))
+    return of_run.select(F.explode(UNITS).alias(sc.UNIT), MODEL_IX, packed_model())
 
 
 def _packed(frame: pd.DataFrame) -> bytes:
@@ -183,7 +174,7 @@ def _packed(frame: pd.DataFrame) -> bytes:
 
 def _sums_of_batch(batch: pd.DataFrame, prediction: Floats, _: Codes) -> pd.DataFrame:
     """Return the sums of each ensemble's rows in a batch, for its predictions and for its baseline."""
-    is_data = batch[IS_DATA].to_numpy()
+    is_data = data_rows(batch)
     index = batch[MODEL_IX].to_numpy()
     y, baseline = batch[sc.TARGET].to_numpy(np.float64), batch[BASELINE].to_numpy(np.float64)
     found = []
