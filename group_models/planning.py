@@ -79,12 +79,10 @@ def plan_keys(
     is_fitted = np.isin(decided.decision, FITTED)
     rows = np.ceil(sizes.column("usable_rows").to_numpy() * decided.share / decided.n_parts).astype(np.int64)
     part_bytes = np.ceil(sizes.column("bytes").to_numpy() * decided.share / decided.n_parts)
-    slower, bigger = _cost_factors(sizes, spec, history, costs)
+    is_distributed = decided.decision == "distributed"
+    slower, bigger = _cost_factors(sizes, is_distributed, spec, history, costs, slots=slots)
     seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
     model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)) * bigger, dtype=np.float64)
-    is_distributed = decided.decision == "distributed"
-    # A measured fit was a distributed one already.
-    seconds[is_distributed & (slower == 1.0)] /= slots
     is_packed = is_fitted & ~is_distributed
     placed = _place_keys(
         seconds[is_packed],
@@ -115,14 +113,18 @@ def _keep_models(sizes: pa.Table, spec: Spec, history: History, decided: Decided
     decided.n_parts[is_kept], decided.share[is_kept] = 1, 1.0
 
 
-def _cost_factors(sizes: pa.Table, spec: Spec, history: History, costs: Costs) -> tuple[Floats, Floats]:
+def _cost_factors(
+    sizes: pa.Table, is_distributed: npt.NDArray[np.bool_], spec: Spec, history: History, costs: Costs, *, slots: int
+) -> tuple[Floats, Floats]:
     columns = len(spec.features)
     return cost_factors(
         sizes["key_id"],
+        is_distributed,
         history,
         spec,
         lambda rows: costs.seconds(rows, columns),
         lambda rows: costs.model_bytes(rows, columns),
+        slots=slots,
     )
 
 
