@@ -15,6 +15,7 @@ from group_models.incremental import History, cost_factors, kept_models
 from group_models.keys import show_key
 from group_models.packing import Floats, Ints, order_units, pack, unit_count
 from group_models.plans import FITTED, Plan
+from group_models.skew import over_limits
 from group_models.spec import Spec
 from group_models.tables import PLAN
 
@@ -211,9 +212,8 @@ def decide(sizes: pa.Table, spec: Spec, why_not: str | None = None) -> Decided:
 
 def oversize_keys(sizes: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
     """Return which keys are too large to be fitted whole."""
-    usable, nbytes = sizes.column("usable_rows").to_numpy(), sizes.column("bytes").to_numpy()
-    is_too_large = (usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes)
-    return np.asarray(is_too_large & (usable >= spec.limits.min_rows))
+    is_enough = sizes.column("usable_rows").to_numpy() >= spec.limits.min_rows
+    return np.asarray(over_limits(sizes, spec) & is_enough)
 
 
 def _decide_oversize(
@@ -247,6 +247,9 @@ def _decide_oversize(
 
 def thin_parts(plan: Plan, largest: Mapping[str, int], spec: Spec) -> Plan:
     """Return the plan with the salted keys sampled of which a part stays too big, as identical rows stay together.
+
+    All parts of such a key are sampled alike, not the one alone that is too big: so each row of the key goes on
+    counting as much as another, and the plan has one share per key. What that costs is rows of parts that would fit.
 
     Parameters
     ----------
