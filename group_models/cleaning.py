@@ -84,7 +84,8 @@ class Cleaning:
 
     def rows(self) -> list[dict[str, str]]:
         """Return one row per run that loses rows or is kept: what goes, what stays, and why."""
-        goes = {run_id: loss.words() for run_id, loss in self.losses.items()}
+        goes = {run_id: f"parts: {loss.words()}" for run_id, loss in self.parts.items()}
+        goes |= {run_id: loss.words() for run_id, loss in self.losses.items()}
         stays = {run_id: f"keys: {counts_text(why)}" for run_id, why in self.retention.why.items()}
         stays |= self.retention.whole
         return [

@@ -22,6 +22,7 @@ from sklearn.linear_model import LinearRegression
 import group_models
 from group_models import targets, waves
 from group_models.adapters import spark_combine
+from group_models.cleaning import clean, plan_clean
 from group_models.keys import key_id, key_seed
 from group_models.loading import load_spec
 from group_models.planning import sample_share
@@ -317,3 +318,23 @@ def test_the_partitions_of_the_source_change_no_bit_of_an_ensembles_metrics(
     assert found[0]["metrics"]["rmse"] > 0.1
     for name in ("metrics", "baseline_metrics", "sha256"):
         assert found[0][name] == found[1][name]
+
+
+def test_a_score_that_has_begun_ends_beside_a_clean_that_takes_the_parts(any_spark: SparkSession, tmp_path: Path):
+    spec = night(hot(any_spark), tmp_path)
+    group_models.train(spec, spark=any_spark, run_id="one")
+    tables = targets.open_tables(load_spec(spec))
+    begun = group_models.score(hot(any_spark), spec)
+    planned = plan_clean(tables, worlds.MODEL_SET, keep=1)
+    assert {run_id: loss.rows for run_id, loss in planned.parts.items()} == {"one": {STORE.name: 6}}
+    clean(tables, worlds.MODEL_SET, keep=1)
+    assert sorted(tables.read(STORE, columns=["part"])["part"].to_pylist()) == [-1, -1]
+    columns = ["carrier", "x", "prediction"]
+    before, after = (
+        scored.toPandas().sort_values(["carrier", "x"], ignore_index=True)
+        for scored in (begun, group_models.score(hot(any_spark), spec))
+    )
+    assert set(before["score_status"]) == {"scored"}
+    pd.testing.assert_frame_equal(before[columns], after[columns])
+    # What the run tells again needs no parts.
+    assert group_models.train(spec, spark=any_spark, run_id="one").counts == {"trained": 2}

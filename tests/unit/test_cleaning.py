@@ -362,6 +362,8 @@ def test_parts_go_once_their_run_has_finished_also_from_runs_that_stay(tables, n
         "r5": ({STORE.name: 3}, 12),
     }
     assert "6 store rows" in planned.facts()["parts of ensembles"]
+    goes = {row["run"]: row["goes"] for row in planned.rows()}
+    assert goes["r5"].startswith("parts: 3 store rows")
     assert len(parts_left(tables)) == 12
     clean(tables, SET, keep=2)
     assert parts_left(tables) == ["r6"] * 3
