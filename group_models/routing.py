@@ -34,6 +34,9 @@ SCORED, BAD_INPUT, MODEL_FAILED = (SCORE_STATUSES.index(s) for s in ("scored", "
 NO_MODEL = -1
 """`model_ix` of rows without a model."""
 
+MODEL_LINES = ("run_ix", "format", "data_file", "sha256")
+"""What is told of a model before its data, a line each: one column crosses to Python instead of five."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
@@ -45,13 +48,21 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class ModelRow:
-    """One model as its store row has it; `label` names key and run in messages."""
+    """One model as its store row has it; `run` is the run's code in `Inputs`, `label` names it in messages."""
 
+    run: int
     data: bytes
     data_file: str
     format: int
     sha256: str
     label: str
+
+    @classmethod
+    def parse(cls, packed: bytes, ix: int) -> ModelRow:
+        """Return the model that is packed into one value: a line for each of `MODEL_LINES`, then the data."""
+        run, format_, data_file, sha256, data = packed.split(b"\n", len(MODEL_LINES))
+        label = f"model {ix} of run {int(run)}"
+        return cls(int(run), data, data_file.decode(), int(format_), sha256.decode(), label)
 
     def load(self) -> StoredModel:
         """Return the model ready to predict.
@@ -94,21 +105,20 @@ class Router:
         Parameters
         ----------
         batch
-            `model_ix int, is_data bool, run_ix int, format, data_file, sha256, data` (null on data rows) and the
-            feature columns.
+            `model_ix int, model binary` (see `ModelRow.parse`; null on data rows) and the feature columns.
         features
             Names of all feature columns of the batch; `Inputs.positions` point into them.
         """
         prediction = np.full(len(batch), np.nan)
         status = np.full(len(batch), SCORED, dtype=np.int32)
-        ix, is_data = batch["model_ix"].to_numpy(), batch["is_data"].to_numpy()
-        models = _model_rows(batch, is_data)
+        ix, is_data = batch["model_ix"].to_numpy(), data_rows(batch)
+        packed = batch["model"].to_numpy()
         blocks = _Blocks(batch, features, self.inputs)
         linear: list[tuple[slice, int, LinearForm]] = []
         edges = np.flatnonzero((np.diff(ix) != 0) | (np.diff(is_data.astype(np.int8)) != 0)) + 1
         for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(batch)], strict=True):
             if not is_data[start]:
-                self._take(int(ix[start]), *models[start])
+                self._take(int(ix[start]), ModelRow.parse(packed[start], int(ix[start])))
             elif ix[start] != self._ix or self._stored is None:
                 status[start:end] = SCORED if ix[start] == NO_MODEL else MODEL_FAILED
             elif (form := self._loaded_form()) is not None:
@@ -119,8 +129,8 @@ class Router:
         _predict_linear(linear, blocks, prediction, status)
         return prediction, status
 
-    def _take(self, ix: int, run: int, stored: ModelRow) -> None:
-        self._ix, self._run, self._stored = ix, run, stored
+    def _take(self, ix: int, stored: ModelRow) -> None:
+        self._ix, self._run, self._stored = ix, stored.run, stored
         self._model, self._form, self._is_loaded = None, None, False
 
     def _loaded_form(self) -> LinearForm | None:
@@ -139,15 +149,9 @@ class Router:
         return form if form is not None and form.shape.names == tuple(self.inputs[self._run].features) else None
 
 
-def _model_rows(batch: pd.DataFrame, is_data: npt.NDArray[np.bool_]) -> dict[int, tuple[int, ModelRow]]:
-    """Return the run code and the model of each model row of a batch, by its place."""
-    places = np.flatnonzero(~is_data)
-    rows = batch.iloc[places]
-    columns = [rows[name].tolist() for name in ("model_ix", "run_ix", "data", "data_file", "format", "sha256")]
-    return {
-        place: (int(run), ModelRow(data, data_file, int(format_), sha256, f"model {ix} of run {run}"))
-        for place, ix, run, data, data_file, format_, sha256 in zip(places.tolist(), *columns, strict=True)
-    }
+def data_rows(batch: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which rows of a batch are data and no models."""
+    return np.asarray(batch["model"].isna().to_numpy(), dtype=np.bool_)
 
 
 @dataclasses.dataclass

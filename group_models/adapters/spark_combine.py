@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +16,9 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
-from group_models.adapters.spark_score import IS_DATA, MODEL_IX
+from group_models.adapters.spark_score import MODEL_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
-from group_models.artifacts import FORMAT, digest
+from group_models.artifacts import FORMAT, StoredModel, digest, load_model
 from group_models.deaths import FitLimits
 from group_models.ensembles import EnsemblePredictor, pack_parts
 from group_models.estimators import one_thread
@@ -25,7 +26,6 @@ from group_models.frames import Roles
 from group_models.measuring import FAILURE, Measured, Meter
 from group_models.mlmodel import MlmodelTemplate
 from group_models.outcomes import RESULT, FitSettings, result_frame, result_table
-from group_models.routing import ModelRow
 from group_models.summing import FIELD_TYPES, RegressionSums
 from group_models.tables import STORE, utc_now
 
@@ -35,7 +35,7 @@ ROWS_PER_UNIT = 200_000
 UNITS_PER_SLOT = 4
 """Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
-BASELINE, UNITS = "baseline", "units"
+BASELINE, UNITS, IS_DATA = "baseline", "units", "is_data"
 _SIDES = ("m_", "b_")
 _SUMS = {f"{side}{name}": kind for side in _SIDES for name, kind in FIELD_TYPES.items()}
 """Sums of the ensemble and of its baseline, as columns and their types."""
@@ -195,14 +195,17 @@ def _measured(batches: Iterable[pd.DataFrame], features: Sequence[str], limits: 
             is_data = batch[IS_DATA].to_numpy(np.bool_)
             for row in batch[~is_data].to_dict("records"):
                 unit, ix = row[sc.UNIT], row[MODEL_IX]
-                stored = ModelRow(row["data"], row["data_file"], int(row["format"]), row["sha256"], f"ensemble {ix}")
-                meter = Meter(stored.load, limits)
+                meter = Meter(functools.partial(_load, row), limits)
             if meter is not None and is_data.any():
                 rows = batch[is_data]
                 x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
                 meter.add(x, rows[sc.TARGET].to_numpy(np.float64), rows[BASELINE].to_numpy(np.float64))
     if meter is not None:
         yield _row_of(unit, ix, meter.measured)
+
+
+def _load(row: Mapping[Any, Any]) -> StoredModel:
+    return load_model(row["data"], format=int(row["format"]), data_file=row["data_file"], sha256=row["sha256"])
 
 
 def _row_of(unit: int, ix: int, measured: Measured) -> pd.DataFrame:

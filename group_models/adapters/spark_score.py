@@ -21,11 +21,20 @@ from group_models.adapters.spark_train import placed_units
 from group_models.frames import key_kind
 from group_models.packing import pack
 from group_models.resolving import OUTPUTS, PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan
-from group_models.routing import NO_MODEL, SCORE_STATUSES, SCORED, Codes, Floats, Inputs, predict_stream
+from group_models.routing import (
+    MODEL_LINES,
+    NO_MODEL,
+    SCORE_STATUSES,
+    SCORED,
+    Codes,
+    Floats,
+    Inputs,
+    data_rows,
+    predict_stream,
+)
 from group_models.tables import WHOLE
 
-MODEL_IX, KEY_IX, IS_DATA, RUN_IX, UNITS = "model_ix", "key_ix", "is_data", "run_ix", "units"
-_MODEL = ("format", "data_file", "sha256", "data")
+MODEL_IX, MODEL, KEY_IX, UNITS = "model_ix", "model", "key_ix", "units"
 _MAX_CROSSING = 8
 """Passed columns up to which `mapInPandas` takes them along; wider input stays in the JVM."""
 
@@ -81,7 +90,7 @@ def score_frame(frame: DataFrame, store: DataFrame, plan: ScorePlan, request: Re
     rows = _data_rows(frame, names, units, plan, request)
     models = _model_rows(store, plan, units)
     mixed = rows.unionByName(models, allowMissingColumns=True)
-    ordered = mixed.repartition(units.count, sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA)
+    ordered = models_first(mixed.repartition(units.count, sc.UNIT))
     short = sc.feature_names(len(request.features))
     wanted = [F.col(names[name]).cast("double" if kind == "numeric" else "string").alias(f)
               for f, (name, kind) in zip(short, request.features.items(), strict=True)]  # fmt: skip
@@ -90,6 +99,20 @@ def score_frame(frame: DataFrame, store: DataFrame, plan: ScorePlan, request: Re
     engine = _through_pandas if is_narrow else _beside_pandas
     predicted = engine(ordered, wanted, carried, plan.inputs)
     return _with_provenance(predicted, plan, carried, request)
+
+
+def models_first(rows: DataFrame) -> DataFrame:
+    """Return the rows of each partition sorted by model, the model before its data.
+
+    By one number: Spark sorts a single integer by radix, and two columns by comparing rows (seen in Spark 4.0 to 4.2).
+    """
+    return rows.sortWithinPartitions(F.col(MODEL_IX).cast("bigint") * 2 + F.isnull(MODEL).cast("bigint"))
+
+
+def packed_model() -> Column:
+    """Return the columns of a model, those of `routing.MODEL_LINES` and `data`, as the one that crosses to Python."""
+    lines = F.concat_ws("\n", *[F.col(name).cast("string") for name in MODEL_LINES], F.lit(""))
+    return F.concat(lines.cast("binary"), F.coalesce("data", F.lit(b""))).alias(MODEL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,9 +164,6 @@ def _data_rows(
         unit.alias(sc.UNIT),
         F.coalesce(KEY_IX, F.lit(NO_KEY)).alias(KEY_IX),
         F.coalesce(MODEL_IX, F.lit(NO_MODEL)).alias(MODEL_IX),
-        F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
-        F.lit(0).alias(RUN_IX),
-        F.lit(0).alias("format"),
         *[_left_behind(name, p, request.keys) for name, p in names.items()],
     )
 
@@ -167,14 +187,7 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
     models = store.where(F.col("part") == WHOLE).drop("sha256")
     found = models.join(wanted_frame, ["run_id", "key_id", "number"])
     # Whole numbers cross to pandas without nulls: of a column with one, pandas makes a slow nullable array.
-    return found.select(
-        sc.UNIT,
-        F.lit(NO_KEY).alias(KEY_IX),
-        MODEL_IX,
-        RUN_IX,
-        F.lit(False).alias(IS_DATA),  # noqa: FBT003 - a literal column
-        *_MODEL,
-    )
+    return found.select(sc.UNIT, F.lit(NO_KEY).alias(KEY_IX), MODEL_IX, packed_model())
 
 
 def _through_pandas(
@@ -183,15 +196,16 @@ def _through_pandas(
     """Predict with `mapInPandas`; the passed columns cross encoded and come back exact."""
     short = sc.feature_names(len(features))
     encoded = [column for name, spark_type in carried.items() for column in crossings.encode(name, spark_type)]
-    crossing = rows.select(*encoded, *features, KEY_IX, MODEL_IX, IS_DATA, RUN_IX, *_MODEL)
+    crossing = rows.select(*encoded, *features, KEY_IX, MODEL_IX, MODEL)
     kept = [*rows.select(*encoded).columns, KEY_IX]
     schema = [crossings.crossing_schema(name, spark_type) for name, spark_type in carried.items()]
     schema += [f"{KEY_IX} int", f"{PREDICTION} double", f"{STATUS} int"]
 
     def answer(batch: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
-        is_data = batch[IS_DATA].to_numpy()
+        is_data = data_rows(batch)
         scored = batch.loc[is_data, kept]
-        return scored.assign(**{PREDICTION: prediction[is_data], STATUS: status[is_data]})
+        scored[PREDICTION], scored[STATUS] = prediction[is_data], status[is_data]
+        return scored
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         return predict_stream(batches, inputs, short, answer)
@@ -210,7 +224,7 @@ def _beside_pandas(
     are gone, and every row is without a model (seen in Spark 4.0 to 4.2).
     """
     short = sc.feature_names(len(features))
-    names = [*short, MODEL_IX, IS_DATA, RUN_IX, *_MODEL]
+    names = [*short, MODEL_IX, MODEL]
 
     def answer(_: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
         return pd.DataFrame({PREDICTION: prediction, STATUS: status})
@@ -221,8 +235,8 @@ def _beside_pandas(
 
     predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
     udf: Any = pandas_udf(predict, f"{PREDICTION} double, {STATUS} int").asNondeterministic()  # type: ignore[call-overload]
-    given = rows.select(*carried, KEY_IX, *features, MODEL_IX, IS_DATA, RUN_IX, *_MODEL)
-    predicted = given.withColumn(_ANSWER, udf(*[F.col(name) for name in names])).where(IS_DATA)
+    given = rows.select(*carried, KEY_IX, *features, MODEL_IX, MODEL)
+    predicted = given.withColumn(_ANSWER, udf(*[F.col(name) for name in names])).where(F.isnull(MODEL))
     return predicted.select(*carried, KEY_IX, f"{_ANSWER}.{PREDICTION}", f"{_ANSWER}.{STATUS}")
 
 

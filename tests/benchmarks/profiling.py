@@ -27,7 +27,7 @@ from group_models.estimators import EstimatorSettings, Features
 from group_models.keys import key_id
 from group_models.mlmodel import MlmodelTemplate
 from group_models.registry import make_family
-from group_models.routing import Inputs, Router
+from group_models.routing import MODEL_LINES, Inputs, Router
 from group_models.tables import utc_now
 from tests.benchmarks.workloads import FEATURES, HOLDOUT_SHARE, KEYS, MODEL_SET, RIDGE, TARGET, TIME, TREES
 
@@ -120,13 +120,20 @@ def _storing(result: pd.DataFrame, unit: Unit) -> float:
 def _loads(result: pd.DataFrame, unit: Unit) -> int:
     """Return how often a part of scoring loads models, whose rows arrive in batches that cut keys in two."""
     names = [f"f{i}" for i in range(len(FEATURES))]
-    models = result[["format", "data_file", "sha256", "data"]].assign(model_ix=range(len(result)), is_data=False)
-    rows = unit.frame[["key_index", *names]].rename(columns={"key_index": "model_ix"}).assign(is_data=True)
-    mixed = pd.concat([models, rows]).sort_values(["model_ix", "is_data"], kind="stable").assign(run_ix=0)
+    packed = [_packed(row) for row in result.to_dict("records")]
+    models = pd.DataFrame({"model_ix": range(len(result)), "model": packed})
+    rows = unit.frame[["key_index", *names]].rename(columns={"key_index": "model_ix"}).assign(model=None)
+    mixed = pd.concat([models, rows]).sort_values("model_ix", kind="stable")
     router = Router({0: Inputs(dict.fromkeys(FEATURES, "numeric"), tuple(range(len(FEATURES))))})
     for start in range(0, len(mixed), 777):
         router.predict(mixed.iloc[start : start + 777], names)
     return router.loads
+
+
+def _packed(row: Mapping[str, Any]) -> bytes:
+    """Return a row of the store as the one value that a model crosses to a worker as."""
+    lines = {"run_ix": 0, **row}
+    return "".join(f"{lines[name]}\n" for name in MODEL_LINES).encode() + bytes(row["data"])
 
 
 def make_unit(estimator: EstimatorSettings, keys: int) -> Unit:

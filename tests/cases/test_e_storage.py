@@ -129,11 +129,13 @@ def test_e2_what_reading_a_model_of_another_version_says_reaches_who_scores(line
 
 def test_e2_in_a_worker_what_reading_models_says_goes_to_its_log_once(capsys):
     x = pd.DataFrame({"x": np.arange(8.0)})
-    rows = fit_keys(x, x["x"], keys=["a", "b"] * 4, estimator=EstimatorSettings("ridge"))
+    rows = fit_keys(
+        x, x["x"], keys=["a", "b"] * 4, estimator=EstimatorSettings(object="sklearn.linear_model:LinearRegression")
+    )
     router = Router({0: Inputs({"x": "numeric"}, (0,))})
     for place, row in enumerate(map(of_old_sklearn, rows)):
-        stored = ModelRow(row["data"], row["data_file"], row["format"], row["sha256"], f"model {place}")
-        router._take(place, 0, stored)
+        stored = ModelRow(0, row["data"], row["data_file"], row["format"], row["sha256"], f"model {place}")
+        router._take(place, stored)
         router._loaded_form()
     assert router.loads == 2
     said = capsys.readouterr().err

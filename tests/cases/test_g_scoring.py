@@ -214,7 +214,7 @@ def held_by_workers(folder, score):
     def watched(batches, *rest):
         def seen():
             for batch in batches:
-                held = int(batch["data"].map(lambda data: 0 if data is None else len(data)).sum())
+                held = int(batch["model"].map(lambda data: 0 if data is None else len(data)).sum())
                 yield batch
                 # After the batch was predicted: its models were loaded, and the last one still is.
                 line = f"{held / 2**20} {psutil.Process().memory_info().rss / 2**20}"
