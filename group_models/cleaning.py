@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from group_models.ports import Tables, Where
 from group_models.publishing import append_acts, user
 from group_models.releases import Act, Release
 from group_models.retention import COLUMNS, History, Retention, plan_retention
-from group_models.tables import MANIFEST, PLAN, RUN, STORE, utc_now
+from group_models.tables import MANIFEST, PLAN, RUN, STORE, WHOLE, utc_now
 from group_models.texts import counts_text, facts_html
 
 IDLE = dt.timedelta(days=2)
@@ -47,6 +47,8 @@ class Cleaning:
     ----------
     losses
         The runs that lose rows, in the order in which they started.
+    parts
+        What of salted keys goes in runs that stay as they are: the rows of parts that became an ensemble.
     is_done
         It has been done; else it is a plan.
     leftovers
@@ -57,6 +59,7 @@ class Cleaning:
     keep: int
     retention: Retention
     losses: Mapping[str, RunLoss]
+    parts: Mapping[str, RunLoss] = dataclasses.field(default_factory=dict)
     is_done: bool = False
     leftovers: int = 0
 
@@ -64,19 +67,25 @@ class Cleaning:
         """Return the clean as fact and text."""
         rows = {name: sum(loss.rows.get(name, 0) for loss in self.losses.values()) for name in _SAID}
         whole = RunLoss(rows, sum(loss.bytes for loss in self.losses.values()))
+        of_parts = RunLoss(
+            {STORE.name: sum(loss.rows[STORE.name] for loss in self.parts.values())},
+            sum(loss.bytes for loss in self.parts.values()),
+        )
         parts = sum(bool(self.retention.manifest[run_id]) for run_id in self.losses)
         oldest = {f"oldest release of {alias}": text for alias, text in self.retention.oldest.items()}
         last = {"leftovers": f"{self.leftovers} of killed writers and earlier cleans removed"} if self.is_done else {}
         return {
             "removed" if self.is_done else "would be removed": whole.words(),
             "runs": f"{len(self.losses) - parts} go, {parts} lose rows, {len(self.retention.whole)} stay as they are",
+            **({"parts of ensembles": of_parts.words()} if self.parts else {}),
             **(oldest if self.losses else {}),
             **last,
         }
 
     def rows(self) -> list[dict[str, str]]:
         """Return one row per run that loses rows or is kept: what goes, what stays, and why."""
-        goes = {run_id: loss.words() for run_id, loss in self.losses.items()}
+        goes = {run_id: f"parts: {loss.words()}" for run_id, loss in self.parts.items()}
+        goes |= {run_id: loss.words() for run_id, loss in self.losses.items()}
         stays = {run_id: f"keys: {counts_text(why)}" for run_id, why in self.retention.why.items()}
         stays |= self.retention.whole
         return [
@@ -90,7 +99,9 @@ class Cleaning:
         kept = {run_id: dict(why) for run_id, why in self.retention.why.items()}
         return {
             "model_set": self.model_set, "keep": self.keep, "is_done": self.is_done, "leftovers": self.leftovers,
-            "removed": losses, "kept": dict(self.retention.whole), "kept_keys": kept,
+            "removed": losses,
+            "parts": {run_id: {"rows": dict(loss.rows), "bytes": loss.bytes} for run_id, loss in self.parts.items()},
+            "kept": dict(self.retention.whole), "kept_keys": kept,
             "oldest": dict(self.retention.oldest),
         }  # fmt: skip
 
@@ -123,11 +134,13 @@ def plan_clean(tables: Tables, model_set: str, *, keep: int, log: Sequence[Relea
         return pd.DataFrame(tables.read(MANIFEST, columns=COLUMNS, where=where).to_pandas())
 
     retention = plan_retention(history, read, keep=keep, now=utc_now())
-    return Cleaning(model_set, keep, retention, _losses(tables, model_set, history, retention))
+    losses = _losses(tables, model_set, history, retention)
+    kept = {run_id: retention.store[run_id] for run_id in losses}
+    return Cleaning(model_set, keep, retention, losses, _parts(tables, model_set, history.finished, kept))
 
 
 def clean(tables: Tables, model_set: str, *, keep: int) -> Cleaning:
-    """Remove the rows of old runs that nothing refers to.
+    """Remove the rows of old runs that nothing refers to, and of finished runs those of parts that are an ensemble now.
 
     The log says first what goes, on which it was decided: who publishes, rolls back or pins meanwhile knows.
     A clean that is killed is ended by the next one.
@@ -142,7 +155,10 @@ def clean(tables: Tables, model_set: str, *, keep: int) -> Cleaning:
     done = planned[-1]
     nothing: dict[str, frozenset[str]] = dict.fromkeys(done.losses, frozenset())
     tables.keep_only(PLAN, nothing, model_set=model_set)
-    tables.keep_only(STORE, {run_id: done.retention.store[run_id] for run_id in done.losses}, model_set=model_set)
+    # Nothing reads a part once its ensemble is there and the run has finished.
+    models = _keys_of_runs(tables, model_set, list(done.parts))
+    models |= {run_id: done.retention.store[run_id] for run_id in done.losses}
+    tables.keep_only(STORE, models, model_set=model_set, where=_ENSEMBLES)
     # The manifest last: by its rows the next clean finds what a killed one has left.
     tables.keep_only(MANIFEST, {run_id: done.retention.manifest[run_id] for run_id in done.losses}, model_set=model_set)
     return dataclasses.replace(done, is_done=True, leftovers=tables.sweep(model_set=model_set, idle=IDLE))
@@ -184,6 +200,32 @@ def _losses(tables: Tables, model_set: str, history: History, retention: Retenti
             found[run_id] = RunLoss(rows, int(models.get(run_id, 0)))
     return found
 
+
+def _parts(
+    tables: Tables, model_set: str, finished: Collection[str], kept: Mapping[str, frozenset[str]]
+) -> dict[str, RunLoss]:
+    """Return per finished run the parts of salted keys that stay, all but in the runs `kept`; nothing where none."""
+    where: Where = {"model_set": [model_set], "run_id": sorted(finished)}
+    rows = tables.read(STORE, columns=[*_OF_ROW, "part", "model_bytes"], where=where).to_pandas()
+    parts = rows[rows["part"] != WHOLE]
+    stays = [
+        run_id not in kept or key_id in kept[run_id]
+        for run_id, key_id in zip(parts["run_id"], parts["key_id"], strict=True)
+    ]
+    parts = parts[np.array(stays, dtype=np.bool_)]
+    return {
+        str(run_id): RunLoss({STORE.name: len(of_run)}, int(of_run["model_bytes"].sum()))
+        for run_id, of_run in parts.groupby("run_id")
+    }
+
+
+def _keys_of_runs(tables: Tables, model_set: str, run_ids: Sequence[str]) -> dict[str, frozenset[str]]:
+    where: Where = {"model_set": [model_set], "run_id": run_ids}
+    rows = tables.read(STORE, columns=["run_id", "key_id"], where=where).to_pandas()
+    return {str(run_id): frozenset(keys) for run_id, keys in rows.groupby("run_id")["key_id"]}
+
+
+_ENSEMBLES: Where = {"part": [WHOLE]}
 
 _OF_ROW = ("run_id", "key_id")
 

@@ -109,7 +109,7 @@ def clean(
         print_json(done.as_dict())
         return
     out().print(report.facts_table(f"Clean of {done.model_set}, {keep} releases of each alias stay", done.facts()))
-    if done.losses:
+    if done.losses or done.parts:
         out().print(report.text_table("Run by run", done.rows()))
         if not yes:
             say(f"nothing was removed; `group-models clean {spec} --keep {keep} --yes` does")

@@ -89,7 +89,9 @@ class _Combining:
     def _commit_crashed(self, key_id: str) -> None:
         """Write the row of a key whose ensemble ends the worker that measures it."""
         outcome = {name: value for name, value in self._judged(key_id).columns.items() if name != "rows_used"}
-        died = "the ensemble of its parts ended the worker that measured it on the holdout"
+        timeout_s = self.settings.limits.timeout_s
+        late = "" if timeout_s is None else f", or took longer than timeout_s, {timeout_s:g} s"
+        died = f"the ensemble of its parts ended the worker that measured it on the holdout{late}"
         row = {**outcome, "status": "crashed", "reason": f"evaluate: {died}", "error_stage": "evaluate"}
         self.say(f"{died}: key {key_id} is a row of status crashed")
         self._append(spark_combine.of_rows(self.prepared.spark, [row]))
@@ -132,7 +134,7 @@ class _Combining:
         ]
         if not ensembles:
             return [outcome.columns for outcome in outcomes]
-        sums = spark_combine.measure_ensembles(
+        found = spark_combine.measure_ensembles(
             self.rows,
             planned_keys(self.prepared, self.settings.run_id, decisions=["salted"]),
             self._models([(ensemble.key_id, part) for ensemble in ensembles for part in ensemble.parts]),
@@ -142,7 +144,7 @@ class _Combining:
             settings=self.settings,
             slots=self.plan.slots,
         )
-        return [with_metrics(o, *sums[o.key_id]) if o.key_id in sums else o.columns for o in outcomes]
+        return [with_metrics(o, found[o.key_id]) if o.key_id in found else o.columns for o in outcomes]
 
 
 def _template(prepared: Prepared, settings: FitSettings) -> MlmodelTemplate:

@@ -95,12 +95,16 @@ class MemoryTables:
             return spark.createDataFrame([], table.spark_schema(rows.column_names))
         return spark.createDataFrame(rows, table.spark_schema(rows.column_names))
 
-    def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:
+    def keep_only(
+        self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str, where: Where | None = None
+    ) -> None:
         """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken."""
         with self._lock:
             for (name, commit), rows in list(self._commits.items()):
                 if (name, commit.model_set) == (table.name, model_set) and commit.owner in keys:
                     kept = _is_one_of(rows.column("key_id"), keys[commit.owner])
+                    for column, values in (where or {}).items():
+                        kept = pc.and_(kept, _is_one_of(rows.column(column), values))
                     self._commits[name, commit] = rows.filter(kept)
 
     def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:  # noqa: ARG002 - the port's signature

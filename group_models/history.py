@@ -19,7 +19,7 @@ _MEASURED = ("trained", "rejected", "model_too_big")
 """Statuses of keys whose fit took as long as a fit takes; of one that was cut off nobody knows how many rows it had."""
 
 _OF_FIT = ("run_id", "key_id", "status", "data_fingerprint", "spec_fingerprint", "usable_rows", "rows_used",
-           "fit_seconds", "model_bytes", "finished_at")  # fmt: skip
+           "fit_seconds", "model_bytes", "finished_at", "policy", "n_parts")  # fmt: skip
 
 
 def read_history(
@@ -58,7 +58,8 @@ def _of_models(fits: pd.DataFrame, serving: pd.Series[str]) -> pd.DataFrame:
 def _of_newest(fits: pd.DataFrame) -> pd.DataFrame:
     """Return by key what its newest fit took."""
     newest = fits.sort_values("finished_at", kind="stable").drop_duplicates("key_id", keep="last").set_index("key_id")
-    names = {"run_id": "fit_run_id", "spec_fingerprint": "fit_fingerprint", "rows_used": "fit_rows"}
+    names = {"run_id": "fit_run_id", "spec_fingerprint": "fit_fingerprint", "rows_used": "fit_rows",
+             "policy": "fit_policy", "n_parts": "fit_parts"}  # fmt: skip
     return pd.DataFrame(newest.rename(columns=names)[[*names.values(), "fit_seconds", "model_bytes"]])
 
 

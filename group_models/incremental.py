@@ -25,9 +25,11 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Predicted: TypeAlias = Callable[[npt.NDArray[np.int64]], Floats]
 
 PAST = ("model_run_id", "trained_at", "data_fingerprint", "spec_fingerprint", "trained_rows",
-        "fit_run_id", "fit_fingerprint", "fit_rows", "fit_seconds", "model_bytes")  # fmt: skip
+        "fit_run_id", "fit_fingerprint", "fit_rows", "fit_policy", "fit_parts",
+        "fit_seconds", "model_bytes")  # fmt: skip
 """What is known of a key from earlier runs: of the model that serves it (its run, when it was trained, on which data,
-by which spec, on how many usable rows), and of the newest row in which it was fitted."""
+by which spec, on how many usable rows), and of the newest row in which it was fitted (with what policy, in how many
+parts, of which `fit_seconds` and `model_bytes` are the sums)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,29 +189,46 @@ def _too_little(added: int, before: int, asked: RetrainWhen) -> str:
 
 
 def cost_factors(
-    key_ids: pa.ChunkedArray, history: History, spec: Spec, seconds: Predicted, model_bytes: Predicted
+    key_ids: pa.ChunkedArray,
+    is_distributed: Flags,
+    history: History,
+    spec: Spec,
+    seconds: Predicted,
+    model_bytes: Predicted,
+    *,
+    slots: int,
 ) -> tuple[Floats, Floats]:
-    """Return per key how many times the predicted seconds and model bytes its newest fit came to; 1 where unknown.
+    """Return per key what to multiply the predicted seconds and model bytes of one fit by, by what the newest took.
 
     So a key costs what it cost, and more or less as its rows have grown since. A fit by another spec tells nothing.
+    Like is compared with like: what a key took in parts with what is predicted for so many parts. Seconds of a
+    distributed fit are those of all slots together, and tell nothing of a fit on one; without them, a key that is
+    distributed now takes its share of the slots' time.
 
     Parameters
     ----------
+    is_distributed
+        Which keys are to be distributed, over `slots`.
     seconds, model_bytes
-        What is predicted for keys of so many rows.
+        What is predicted for fits of so many rows.
     """
+    fair = np.where(is_distributed, 1 / slots, 1.0)
     if history.keys.empty:
-        return np.ones(len(key_ids)), np.ones(len(key_ids))
+        return fair, np.ones(len(key_ids))
     known = history.of(key_ids)
     is_alike = has_spec(known["fit_run_id"], known["fit_fingerprint"], history, spec)
     rows = known["fit_rows"].astype("float64").fillna(0.0).to_numpy()
-    factors = []
+    parts = known["fit_parts"].astype("float64").fillna(1.0).to_numpy()
+    was_distributed = (known["fit_policy"] == "distributed").to_numpy(np.bool_)
+    factors, fair[is_distributed & was_distributed] = [], 1.0
+    tells = {"fit_seconds": is_alike & (is_distributed | ~was_distributed), "model_bytes": is_alike}
     for name, predicted in (("fit_seconds", seconds), ("model_bytes", model_bytes)):
         took = known[name].astype("float64").to_numpy()
-        expected = predicted(rows.astype(np.int64))
-        is_known = is_alike & (rows > 0) & (took > 0) & (expected > 0)
-        factors.append(np.divide(took, expected, out=np.ones(len(rows)), where=is_known))
-    return factors[0], factors[1]
+        expected = predicted(np.ceil(rows / parts).astype(np.int64)) * parts
+        is_known = tells[name] & (rows > 0) & (took > 0) & (expected > 0)
+        unknown = np.where(is_distributed, 1 / slots, 1.0) / fair if name == "fit_seconds" else np.ones(len(rows))
+        factors.append(np.divide(took, expected, out=unknown, where=is_known))
+    return factors[0] * fair, factors[1]
 
 
 def library_note(unchanged: pa.ChunkedArray, history: History) -> str | None:

@@ -10,8 +10,8 @@ from group_models.artifacts import FORMAT
 from group_models.evaluation import why_no_metrics
 from group_models.fitting import EMPTY_PART, TRAIN_MEDIAN
 from group_models.keys import key_seed
+from group_models.measuring import Measured
 from group_models.outcomes import FitSettings
-from group_models.summing import RegressionSums
 from group_models.tables import WHOLE
 
 PART_COLUMNS = (
@@ -90,13 +90,16 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     return outcome
 
 
-def with_metrics(outcome: PartsOutcome, model: RegressionSums, baseline: RegressionSums) -> dict[str, Any]:
+def with_metrics(outcome: PartsOutcome, measured: Measured) -> dict[str, Any]:
     """Return the key's columns with the metrics of its ensemble, or with why it failed them."""
+    model = measured.model
+    if measured.failure is not None:
+        return {**outcome.columns, **measured.failure}
     if model.not_finite:
         said = f"{model.not_finite} of {model.count} predictions on the holdout are not finite"
         return {**outcome.columns, "status": "failed", "error_stage": "evaluate", "reason": f"evaluate: {said}"}
-    measured = {"metrics": model.metrics(), "baseline_metrics": baseline.metrics(), "holdout_rows": model.count}
-    return {**outcome.columns, **measured}
+    metrics = {"metrics": model.metrics(), "baseline_metrics": measured.baseline.metrics()}
+    return {**outcome.columns, **metrics, "holdout_rows": model.count}
 
 
 def _median(row: Mapping[str, Any]) -> float | None:

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.artifacts import FORMAT
 from group_models.keys import key_seed
-from group_models.outcomes import FitSettings
-from group_models.tables import moment, utc_now
+from group_models.outcomes import FitSettings, identity
+from group_models.tables import utc_now
 
 
 def halves(parts: pa.Table) -> list[pa.Table]:
@@ -39,22 +38,18 @@ def crashed_row(part: Mapping[str, Any], settings: FitSettings, estimator: str) 
     timeout_s = settings.limits.timeout_s
     late = "" if timeout_s is None else f", or took longer than timeout_s, {timeout_s:g} s"
     now = utc_now()
+    key_id, number = part["key_id"], part["part"]
+    seed = key_seed(settings.seed, key_id, number)
     return {
+        **identity(key_id, number, part["unit"], seed, estimator, settings),
         "model_set": settings.model_set,
         "run_id": settings.run_id,
-        "key_id": part["key_id"],
-        "part": part["part"],
-        "format": FORMAT,
         "status": "crashed",
         "reason": (
             f"the fit ended its worker{late}; the standard error of the executor says how. `isolation: auto` tells "
             "more; mend the estimator or leave the key out"
         ),
         "error_type": "dead worker",
-        "estimator": estimator,
-        "unit": part["unit"],
-        "seed": key_seed(settings.seed, part["key_id"], part["part"]),
-        "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
         "started_at": now,
         "finished_at": now,
     }

@@ -15,6 +15,7 @@ from group_models.incremental import History, cost_factors, kept_models
 from group_models.keys import show_key
 from group_models.packing import Floats, Ints, order_units, pack, unit_count
 from group_models.plans import FITTED, Plan
+from group_models.skew import over_limits
 from group_models.spec import Spec
 from group_models.tables import PLAN
 
@@ -79,12 +80,10 @@ def plan_keys(
     is_fitted = np.isin(decided.decision, FITTED)
     rows = np.ceil(sizes.column("usable_rows").to_numpy() * decided.share / decided.n_parts).astype(np.int64)
     part_bytes = np.ceil(sizes.column("bytes").to_numpy() * decided.share / decided.n_parts)
-    slower, bigger = _cost_factors(sizes, spec, history, costs)
+    is_distributed = decided.decision == "distributed"
+    slower, bigger = _cost_factors(sizes, is_distributed, spec, history, costs, slots=slots)
     seconds = np.where(is_fitted, costs.seconds(rows, len(spec.features)), 0.0) * slower
     model_bytes = np.asarray(costs.model_bytes(rows, len(spec.features)) * bigger, dtype=np.float64)
-    is_distributed = decided.decision == "distributed"
-    # A measured fit was a distributed one already.
-    seconds[is_distributed & (slower == 1.0)] /= slots
     is_packed = is_fitted & ~is_distributed
     placed = _place_keys(
         seconds[is_packed],
@@ -115,14 +114,18 @@ def _keep_models(sizes: pa.Table, spec: Spec, history: History, decided: Decided
     decided.n_parts[is_kept], decided.share[is_kept] = 1, 1.0
 
 
-def _cost_factors(sizes: pa.Table, spec: Spec, history: History, costs: Costs) -> tuple[Floats, Floats]:
+def _cost_factors(
+    sizes: pa.Table, is_distributed: npt.NDArray[np.bool_], spec: Spec, history: History, costs: Costs, *, slots: int
+) -> tuple[Floats, Floats]:
     columns = len(spec.features)
     return cost_factors(
         sizes["key_id"],
+        is_distributed,
         history,
         spec,
         lambda rows: costs.seconds(rows, columns),
         lambda rows: costs.model_bytes(rows, columns),
+        slots=slots,
     )
 
 
@@ -209,9 +212,8 @@ def decide(sizes: pa.Table, spec: Spec, why_not: str | None = None) -> Decided:
 
 def oversize_keys(sizes: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
     """Return which keys are too large to be fitted whole."""
-    usable, nbytes = sizes.column("usable_rows").to_numpy(), sizes.column("bytes").to_numpy()
-    is_too_large = (usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes)
-    return np.asarray(is_too_large & (usable >= spec.limits.min_rows))
+    is_enough = sizes.column("usable_rows").to_numpy() >= spec.limits.min_rows
+    return np.asarray(over_limits(sizes, spec) & is_enough)
 
 
 def _decide_oversize(
@@ -245,6 +247,9 @@ def _decide_oversize(
 
 def thin_parts(plan: Plan, largest: Mapping[str, int], spec: Spec) -> Plan:
     """Return the plan with the salted keys sampled of which a part stays too big, as identical rows stay together.
+
+    All parts of such a key are sampled alike, not the one alone that is too big: so each row of the key goes on
+    counting as much as another, and the plan has one share per key. What that costs is rows of parts that would fit.
 
     Parameters
     ----------

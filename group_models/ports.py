@@ -62,10 +62,13 @@ class Tables(Protocol):
     ) -> SparkFrame:
         """Return the same rows as a Spark frame; nothing passes through the driver."""
 
-    def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:
+    def keep_only(
+        self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str, where: Where | None = None
+    ) -> None:
         """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken.
 
-        A reader sees each commit whole or what is left of it. A process that is killed meanwhile has lost nothing
+        With `where` only those of their rows that it lets through stay. A reader sees each commit whole or what is
+        left of it. A process that is killed meanwhile has lost nothing
         that should stay; the same call again does what is missing.
         """
 

@@ -132,12 +132,16 @@ def _slot_numbers(slots: int) -> list[int]:
     return sorted({max(1, int(slots * factor)) for factor in SLOT_FACTORS})
 
 
-def oversize(keys: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
-    """Return which keys are over the spec's limits on one key, by rows or bytes; unchanged ones need no policy."""
+def over_limits(keys: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
+    """Return which keys are over the spec's limits on one key, by rows or bytes; of sizes or rows of a plan."""
     usable, nbytes = _numbers(keys, "usable_rows"), _numbers(keys, "bytes")
-    is_large = (usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes)
+    return np.asarray((usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes))
+
+
+def oversize(keys: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
+    """Return which keys of a plan need a policy: of those over the limits all but unchanged and small ones."""
     is_asked = (_parts(keys) > 0) | pc.equal(keys["decision"], "too_big").to_numpy()
-    return np.asarray(is_large & is_asked)
+    return np.asarray(over_limits(keys, spec) & is_asked)
 
 
 def job_seconds(keys: pa.Table) -> Floats:

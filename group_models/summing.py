@@ -131,6 +131,11 @@ class RegressionSums:
         return 1.0 - self.squared_error / self.squared_deviation
 
 
+_SPARK_TYPES = {"int": "bigint", "float": "double"}
+FIELD_TYPES = {field.name: _SPARK_TYPES[str(field.type)] for field in dataclasses.fields(RegressionSums)}
+"""The sums as columns of a Spark row: name to type."""
+
+
 def merged(parts: Iterable[RegressionSums]) -> RegressionSums:
     """Return the sums of all rows of the parts; the order of the parts decides the last bits."""
     return functools.reduce(RegressionSums.merge, parts, RegressionSums())

@@ -16,6 +16,9 @@ MODEL_SET = "zrl.ml.nights"
 MIN_ROWS = 5
 MAX_VANISHED_SHARE = 0.5
 FIRST_KEYS = 8
+FEW, USUAL, MANY = MIN_ROWS - 1, 8, 60
+MAX_KEY_ROWS = 40
+"""Of so many rows a key is trained whole; one of `MANY` is salted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Data:
     """The rows of one key on one night; equal values are equal rows."""
 
     version: int
-    rows: int = 8
+    rows: int = USUAL
     is_poison: bool = False
 
 
@@ -47,7 +50,12 @@ def table(night: Night) -> pa.Table:
 
 def spec(source: Any, warehouse: Any, **changes: Any) -> dict[str, Any]:
     """Return the spec of all nights."""
-    limits = {"min_rows": MIN_ROWS, "max_failed_share": 1.0, "max_vanished_share": MAX_VANISHED_SHARE}
+    limits = {
+        "min_rows": MIN_ROWS,
+        "max_key_rows": MAX_KEY_ROWS,
+        "max_failed_share": 1.0,
+        "max_vanished_share": MAX_VANISHED_SHARE,
+    }
     return {
         "model_set": MODEL_SET,
         "source": source,
@@ -56,7 +64,7 @@ def spec(source: Any, warehouse: Any, **changes: Any) -> dict[str, Any]:
         "features": ["x"],
         "estimator": "ridge",
         "holdout": {"by": "none"},
-        "limits": {**limits, "max_lost_rows_share": 1.0, "max_missing_rise": 1.0},
+        "limits": {**limits, "max_failed_share": 1.0, "max_lost_rows_share": 1.0, "max_missing_rise": 1.0},
         "compute": {"slots": 2},
         "warehouse": str(warehouse),
         **changes,
@@ -101,7 +109,9 @@ class Feed:
         elif chance < 0.4:
             self.now[key] = dataclasses.replace(changed, is_poison=not data.is_poison)
         elif chance < 0.5:
-            self.now[key] = dataclasses.replace(changed, rows=MIN_ROWS - 1 if data.rows >= MIN_ROWS else 8)
+            self.now[key] = dataclasses.replace(changed, rows=FEW if data.rows >= MIN_ROWS else USUAL)
+        elif chance < 0.6:
+            self.now[key] = dataclasses.replace(changed, rows=USUAL if data.rows == MANY else MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +122,7 @@ class Row:
     serves: str
     model_run_id: str | None
     rows: int
+    policy: str | None = None
 
 
 class Expected:
@@ -152,4 +163,7 @@ class Expected:
             return Row("too_small", *kept, data.rows)
         if data == trained_on:
             return Row("unchanged", *kept, data.rows)
-        return Row("failed", *kept, data.rows) if data.is_poison else Row("trained", "new", run_id, data.rows)
+        policy = "salted" if data.rows > MAX_KEY_ROWS else "whole"
+        if data.is_poison:
+            return Row("failed", *kept, data.rows, policy)
+        return Row("trained", "new", run_id, data.rows, policy)

@@ -105,7 +105,9 @@ class PathTables:
         names = table.names if columns is None else tuple(columns)
         return self._steady(table, where, lambda folders: path_files.scan(spark, table, folders, names, where or {}))
 
-    def keep_only(self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str) -> None:
+    def keep_only(
+        self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str, where: Where | None = None
+    ) -> None:
         """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken.
 
         Each commit changes at once. The files that it had are there until `sweep`, for jobs that have begun to read
@@ -120,7 +122,7 @@ class PathTables:
             owner = self._owner_folder(table, model_set, name)
             with path_files.writing(owner):
                 for folder in path_commits.current_folders(owner):
-                    _keep_of_commit(table, folder, kept)
+                    _keep_of_commit(table, folder, {"key_id": kept, **(where or {})})
 
     def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:
         """Remove what nobody reads or writes any more: of killed writers, and what `keep_only` has replaced.
@@ -215,15 +217,13 @@ def _publish(owner: Path, target: Path, write: Callable[[Path], None]) -> bool:
         shutil.rmtree(attempt, ignore_errors=True)
 
 
-def _keep_of_commit(table: Table, folder: Path, kept: Collection[str]) -> None:
-    """Leave of one commit only the rows of these keys."""
-    found = path_files.read(table, [folder], ["key_id"], {})["key_id"].to_pylist()
-    stay = sum(key_id in kept for key_id in found)
-    if stay == len(found):
+def _keep_of_commit(table: Table, folder: Path, where: Where) -> None:
+    """Leave of one commit only these rows."""
+    stay, there = (path_files.read(table, [folder], ["key_id"], asked).num_rows for asked in (where, {}))
+    if stay == there:
         return
     if not stay:
         path_commits.empty(folder)
         return
-    where: Where = {"key_id": kept}
     # Where another clean was faster its rows count; what stays beside them is for the next one.
     _publish(folder.parent, path_commits.next_generation(folder), lambda a: path_files.copy(table, folder, a, where))

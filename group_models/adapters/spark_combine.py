@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,17 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
-from group_models.adapters.spark_score import MODEL_IX, models_first, packed_model
+from group_models.adapters.spark_score import MODEL_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
-from group_models.artifacts import FORMAT, digest
+from group_models.artifacts import FORMAT, StoredModel, digest, load_model
+from group_models.deaths import FitLimits
 from group_models.ensembles import EnsemblePredictor, pack_parts
+from group_models.estimators import one_thread
 from group_models.frames import Roles
+from group_models.measuring import FAILURE, Measured, Meter
 from group_models.mlmodel import MlmodelTemplate
 from group_models.outcomes import RESULT, FitSettings, result_frame, result_table
-from group_models.routing import Codes, Floats, Inputs, data_rows, predict_stream
-from group_models.summing import RegressionSums, merged
+from group_models.summing import FIELD_TYPES, RegressionSums
 from group_models.tables import STORE, utc_now
 
 ROWS_PER_UNIT = 200_000
@@ -31,12 +35,12 @@ ROWS_PER_UNIT = 200_000
 UNITS_PER_SLOT = 4
 """Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
-BASELINE, UNITS = "baseline", "units"
+BASELINE, UNITS, IS_DATA = "baseline", "units", "is_data"
 _SIDES = ("m_", "b_")
-_FIELDS = [field.name for field in dataclasses.fields(RegressionSums)]
-_COUNTS = ("count", "not_finite")
-_SUMS = {f"{side}{name}": "bigint" if name in _COUNTS else "double" for side in _SIDES for name in _FIELDS}
+_SUMS = {f"{side}{name}": kind for side in _SIDES for name, kind in FIELD_TYPES.items()}
 """Sums of the ensemble and of its baseline, as columns and their types."""
+
+_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **_SUMS, **dict.fromkeys(FAILURE, "string")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +71,8 @@ def measure_ensembles(
     key_types: Mapping[str, str],
     settings: FitSettings,
     slots: int,
-) -> dict[str, tuple[RegressionSums, RegressionSums]]:
-    """Return, by key id, the sums of each ensemble and of its baseline over the key's holdout.
+) -> dict[str, Measured]:
+    """Return, by key id, what came of measuring each ensemble and its baseline over the key's holdout.
 
     Parameters
     ----------
@@ -82,7 +86,9 @@ def measure_ensembles(
     Notes
     -----
     The holdout streams past the ensemble as an input does when it is scored: a holdout of any size is in no
-    place at once, and a large one is spread over tasks, each of which gets the ensemble.
+    place at once, and a large one is spread over tasks, each of which gets the ensemble and the limits of a fit.
+    Rows are added up in the order of their hashes and tasks in that of their units, so that the metrics of the same
+    rows on the same number of slots are the same to the last bit, however the source was partitioned.
     """
     most = UNITS_PER_SLOT * slots
     counts = [min(most, max(1, -(-ensemble.holdout_rows // ROWS_PER_UNIT))) for ensemble in ensembles]
@@ -92,19 +98,16 @@ def measure_ensembles(
     data = _holdout_rows(rows, plan, ensembles, units, roles=roles, key_types=key_types, settings=settings)
     models = _measured_models(store, ensembles, units)
     mixed = data.unionByName(models, allowMissingColumns=True)
-    ordered = models_first(mixed.repartition(len(placed), sc.UNIT))
-    features = sc.feature_names(len(roles.features))
-    inputs = {0: Inputs(dict(roles.features), tuple(range(len(features))))}
+    ordered = mixed.repartition(len(placed), sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA, sc.HASH)
+    limits, features = settings.limits, list(roles.features)
 
-    def sums(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return predict_stream(batches, inputs, features, _sums_of_batch)
+    def measure(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return _measured(batches, features, limits)
 
-    found = (
-        ordered.mapInPandas(sums, ", ".join([f"{MODEL_IX} int", *[f"{n} {t}" for n, t in _SUMS.items()]]))
-        .toArrow()
-        .to_pylist()
-    )
-    return {ensemble.key_id: _merged_sums(found, ix) for ix, ensemble in enumerate(ensembles)}
+    schema = ", ".join(f"{name} {kind}" for name, kind in _FOUND.items())
+    found = ordered.mapInPandas(measure, schema).toArrow().sort_by(sc.UNIT).to_pylist()
+    by_ix = [[row for row in found if row[MODEL_IX] == ix] for ix in range(len(ensembles))]
+    return {ensemble.key_id: _merged(rows) for ensemble, rows in zip(ensembles, by_ix, strict=True)}
 
 
 def _holdout_rows(
@@ -135,7 +138,9 @@ def _holdout_rows(
     return joined.select(
         unit.alias(sc.UNIT),
         MODEL_IX,
+        F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
         BASELINE,
+        sc.HASH,
         sc.TARGET,
         *sc.feature_names(len(roles.features)),
     )
@@ -162,8 +167,15 @@ def _measured_models(store: DataFrame, ensembles: Sequence[Ensemble], units: Seq
         return pd.DataFrame(row)
 
     packed = parts.groupBy(MODEL_IX).applyInPandas(assemble, schema_text)
-    of_run = packed.withColumn("run_ix", F.lit(0))
-    return of_run.select(F.explode(UNITS).alias(sc.UNIT), MODEL_IX, packed_model())
+    return packed.select(
+        F.explode(UNITS).alias(sc.UNIT),
+        MODEL_IX,
+        F.lit(False).alias(IS_DATA),  # noqa: FBT003 - a literal column
+        "format",
+        "data_file",
+        "sha256",
+        "data",
+    )
 
 
 def _packed(frame: pd.DataFrame) -> bytes:
@@ -172,26 +184,45 @@ def _packed(frame: pd.DataFrame) -> bytes:
     return pack_parts(list(zip(ordered["data"], ordered["data_file"], strict=True)))
 
 
-def _sums_of_batch(batch: pd.DataFrame, prediction: Floats, _: Codes) -> pd.DataFrame:
-    """Return the sums of each ensemble's rows in a batch, for its predictions and for its baseline."""
-    is_data = data_rows(batch)
-    index = batch[MODEL_IX].to_numpy()
-    y, baseline = batch[sc.TARGET].to_numpy(np.float64), batch[BASELINE].to_numpy(np.float64)
-    found = []
-    for ix in np.unique(index[is_data]).tolist():
-        rows = is_data & (index == ix)
-        model, constant = RegressionSums.of(y[rows], prediction[rows]), RegressionSums.of(y[rows], baseline[rows])
-        found.append([ix, *dataclasses.astuple(model), *dataclasses.astuple(constant)])
-    return pd.DataFrame(found, columns=[MODEL_IX, *_SUMS])
+def _measured(batches: Iterable[pd.DataFrame], features: Sequence[str], limits: FitLimits) -> Iterator[pd.DataFrame]:
+    """Yield what came of the ensemble of a partition: its own row comes first, then those of its holdout."""
+    meter: Meter | None = None
+    unit = ix = -1
+    shorts = dict(zip(sc.feature_names(len(features)), features, strict=True))
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch in batches:
+            is_data = batch[IS_DATA].to_numpy(np.bool_)
+            for row in batch[~is_data].to_dict("records"):
+                unit, ix = row[sc.UNIT], row[MODEL_IX]
+                meter = Meter(functools.partial(_load, row), limits)
+            if meter is not None and is_data.any():
+                rows = batch[is_data]
+                x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
+                meter.add(x, rows[sc.TARGET].to_numpy(np.float64), rows[BASELINE].to_numpy(np.float64))
+    if meter is not None:
+        yield _row_of(unit, ix, meter.measured)
 
 
-def _merged_sums(found: Sequence[Mapping[str, float]], ix: int) -> tuple[RegressionSums, RegressionSums]:
-    own = [row for row in found if row[MODEL_IX] == ix]
-    model, baseline = (
-        merged(RegressionSums(**{name: row[f"{side}{name}"] for name in _FIELDS}) for row in own)  # type: ignore[arg-type]
-        for side in _SIDES
-    )
-    return model, baseline
+def _load(row: Mapping[Any, Any]) -> StoredModel:
+    return load_model(row["data"], format=int(row["format"]), data_file=row["data_file"], sha256=row["sha256"])
+
+
+def _row_of(unit: int, ix: int, measured: Measured) -> pd.DataFrame:
+    failure = measured.failure or dict.fromkeys(FAILURE)
+    sums = [*dataclasses.astuple(measured.model), *dataclasses.astuple(measured.baseline)]
+    frame = pd.DataFrame([[unit, ix, *sums, *(failure[name] for name in FAILURE)]], columns=list(_FOUND))
+    return frame.astype(dict.fromkeys(FAILURE, object))
+
+
+def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
+    """Return what came of one ensemble, from the rows of its units in order."""
+    found = Measured()
+    for row in rows:
+        model, baseline = (RegressionSums(**{name: row[f"{side}{name}"] for name in FIELD_TYPES}) for side in _SIDES)
+        failure = {name: row[name] for name in FAILURE} if row["status"] is not None else None
+        found = found.merge(Measured(model, baseline, failure))
+    return found
 
 
 def combine(

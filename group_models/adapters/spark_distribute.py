@@ -37,16 +37,12 @@ from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.outcomes import FitSettings, result_table, stored_columns
 from group_models.registry import synthetic_rows
-from group_models.summing import RegressionSums, merged
+from group_models.summing import FIELD_TYPES, RegressionSums, merged
 from group_models.tables import WHOLE, moment, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32
 _MODEL, _MEDIAN = "model", "median"
-_SUM_TYPES = {"int": "bigint", "float": "double"}
-_SUMS = [field.name for field in dataclasses.fields(RegressionSums)]
-_SUMS_SCHEMA = f"{WORKER} int, of string, " + ", ".join(
-    f"{field.name} {_SUM_TYPES[str(field.type)]}" for field in dataclasses.fields(RegressionSums)
-)
+_SUMS_SCHEMA = f"{WORKER} int, of string, " + ", ".join(f"{name} {kind}" for name, kind in FIELD_TYPES.items())
 
 T = TypeVar("T")
 
@@ -254,7 +250,7 @@ def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSet
     dealt = spread(holdout.select(sc.TIME, sc.HASH, sc.TARGET, *names), workers)
     found = dealt.mapInPandas(sums, _SUMS_SCHEMA).toArrow().sort_by(WORKER).to_pylist()
     of_model, of_median = (
-        merged(RegressionSums(**{name: row[name] for name in _SUMS}) for row in found if row["of"] == of)
+        merged(RegressionSums(**{name: row[name] for name in FIELD_TYPES}) for row in found if row["of"] == of)
         for of in (_MODEL, _MEDIAN)
     )
     if of_model.not_finite:

@@ -41,6 +41,23 @@ def test_d1_a_run_of_which_too_many_keys_failed_is_not_released_by_itself():
     )
 
 
+class Never(LinearRegression):
+    def fit(self, x, y):
+        raise RuntimeError("never")
+
+
+def test_d2_a_model_that_always_fails_is_hidden_by_no_limit_and_by_no_older_model():
+    keys = np.repeat(["a", "b", "c"], 10)
+    x = pd.DataFrame({"x": np.arange(30.0)})
+    rows = fit_keys(x, x["x"].to_numpy(), keys=keys, estimator=EstimatorSettings(object=Never()))
+    assert [(row["status"], row["reason"], row["data"]) for row in rows] == [
+        ("failed", "fit: RuntimeError: never", None)
+    ] * 3
+    limitless = Limits(max_failed_share=1.0, max_failed_keys=9)
+    for others in ({}, {"unchanged": 40}, {"too_small": 5}):
+        assert release_refusal({"failed": 3, **others}, limitless) == "none of 3 keys could be trained (3 failed)"
+
+
 @pytest.fixture(scope="module")
 def unfinite(spark, tmp_path_factory):
     """Keys with values that are not finite, and one of a single row; xgboost, a fifth of the rows held out."""

@@ -301,3 +301,15 @@ WORKER = """
 def test_e10_fitting_and_storing_import_neither_mlflow_nor_pyspark(tmp_path, monkeypatch, pytestconfig):
     monkeypatch.setenv("PYTHONPATH", str(pytestconfig.rootpath))
     assert run(tmp_path, "worker", WORKER) == "trained"
+
+
+def test_e4_a_forest_over_the_limit_is_an_outcome_with_its_size_and_no_bytes():
+    rng = np.random.default_rng(1)
+    x = pd.DataFrame(rng.normal(size=(3000, 4)), columns=list("abcd"))
+    forest = EstimatorSettings("random_forest", params={"n_estimators": 30})
+    y = x["a"].to_numpy() + rng.normal(size=3000)
+    small, large = (fit_keys(x[:rows], y[:rows], estimator=forest)[0] for rows in (30, 3000))
+    assert (small["status"], small["model_bytes"] < 2**20) == ("trained", True)
+    assert (large["status"], large["data"], large["sha256"]) == ("model_too_big", None, None)
+    assert large["reason"] == f"the model has {large['model_bytes']:,} bytes; max_model_bytes is {2**20:,}"
+    assert large["model_bytes"] > 2**20

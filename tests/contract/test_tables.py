@@ -267,6 +267,18 @@ def test_of_the_owners_named_only_the_rows_of_these_keys_stay(tables: Tables):
     assert row == models("a").to_pylist()[0] | {"number": row["number"]}
 
 
+def test_of_the_keys_that_stay_only_the_rows_that_a_filter_lets_through_do(tables: Tables):
+    tables.append(STORE, models("a", "b"), commit())
+    part = models("a", "b").set_column(STORE.names.index("part"), "part", pa.array([0, 1], pa.int32()))
+    tables.append(STORE, part, commit(number=1))
+    tables.append(STORE, part.slice(0, 1), commit(number=2))
+    tables.keep_only(STORE, {"r1": {"a", "b"}}, model_set=MODEL_SET, where={"part": [1, -1]})
+    assert sorted(row["part"] for row in tables.read(STORE).to_pylist()) == [-1, -1, 1]
+    tables.keep_only(STORE, {"r1": {"a"}}, model_set=MODEL_SET, where={"part": [1, -1]})
+    assert [row["part"] for row in tables.read(STORE).to_pylist()] == [-1]
+    assert tables.numbers(STORE, model_set=MODEL_SET, owner="r1") == [0, 1, 2]
+
+
 def test_removing_again_removes_more_and_never_brings_back(tables: Tables):
     fill_runs(tables)
     for keys in ("abc", "ab", "ab", "b", "bc"):

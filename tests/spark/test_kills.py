@@ -114,12 +114,12 @@ class Reader(threading.Thread):
 
 
 @contextlib.contextmanager
-def driver(spec: dict[str, Any], folder: Path, *remote: str) -> Iterator[subprocess.Popen[str]]:
+def driver(spec: dict[str, Any], folder: Path, *remote: str, run_id: str = RUN_ID) -> Iterator[subprocess.Popen[str]]:
     """Start a driver in a process group of its own; whatever is left of it is killed at the end."""
     file = folder / "spec.json"
     file.write_text(json.dumps(spec), encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, str(CHILD), str(file), RUN_ID, *remote],
+        [sys.executable, str(CHILD), str(file), run_id, *remote],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
         env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip

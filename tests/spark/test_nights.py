@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from group_models import api, targets
@@ -13,11 +16,12 @@ from group_models.errors import DataError
 from group_models.live import read_live
 from group_models.loading import load_spec
 from group_models.ports import SparkSession
-from group_models.tables import PLAN, STORE
+from group_models.tables import MANIFEST, PLAN, RUN, STORE, WHOLE
 from tests import nights
 from tests.nights import Expected, Feed, Night, Row
+from tests.spark.test_kills import driver
 
-OUTCOMES = {"trained", "unchanged", "failed", "vanished", "too_small", "refused", "not released"}
+OUTCOMES = {"trained", "unchanged", "failed", "vanished", "too_small", "refused", "not released", "salted"}
 """What the nights of a soak must have seen, each at least once."""
 
 
@@ -35,7 +39,9 @@ class House:
 
     def rows(self, run_id: str) -> dict[str, Row]:
         found = api.show(nights.MODEL_SET, run_id=run_id, warehouse=str(self.warehouse))
-        return {r["key"]["key"]: Row(r["status"], r["serves"], r["model_run_id"], r["rows"]) for r in found}
+        return {
+            r["key"]["key"]: Row(r["status"], r["serves"], r["model_run_id"], r["rows"], r["policy"]) for r in found
+        }
 
     def live(self) -> dict[str, str]:
         tables = targets.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
@@ -44,10 +50,11 @@ class House:
         return {keys[key_id]: run_id for key_id, run_id in live.models().items()}
 
     def stored(self, run_id: str) -> tuple[int, int]:
-        """Return how many keys a run planned and how many of them it tried."""
+        """Return how many keys a run planned and of how many it has an outcome, parts apart."""
         tables = targets.open_tables(load_spec(nights.spec({"path": "x"}, self.warehouse)))
         where = {"model_set": [nights.MODEL_SET], "run_id": [run_id]}
-        return tables.read(PLAN, where=where).num_rows, tables.read(STORE, columns=["key_id"], where=where).num_rows
+        outcomes = tables.read(STORE, columns=["key_id"], where={**where, "part": [WHOLE]})
+        return tables.read(PLAN, where=where).num_rows, outcomes.num_rows
 
 
 def soak(house: House, count: int, seed: int) -> Counter[str]:
@@ -72,17 +79,66 @@ def soak(house: House, count: int, seed: int) -> Counter[str]:
         assert (run.release_id is not None, run.refusal is None) == (is_published, is_published)
         assert house.live() == expected.live()
         seen.update(row.status for row in rows.values())
+        seen["salted"] += sum((row.status, row.policy) == ("trained", "salted") for row in rows.values())
         feed.turn()
     return seen
 
 
 def test_five_nights_leave_exactly_what_a_plain_model_says(spark: SparkSession, tmp_path: Path):
-    seen = soak(House(spark, tmp_path), 5, seed=1)
+    seen = soak(House(spark, tmp_path), 5, seed=260)
     assert set(+seen) == OUTCOMES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [4, 6])
 def test_thirty_nights_leave_exactly_what_a_plain_model_says(spark: SparkSession, tmp_path: Path, seed: int):
     seen = soak(House(spark, tmp_path), 30, seed=seed)
     assert set(+seen) == OUTCOMES
+
+
+class KilledHouse(House):
+    """On some nights the driver is killed with SIGKILL at a random moment before the night is trained again."""
+
+    def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
+        super().__init__(spark, folder / "warehouse")
+        self._folder = folder
+        self._random = random.Random(seed)  # noqa: S311 - a simulation
+        self.kills: Counter[str] = Counter()
+
+    def spec(self, night: Night) -> dict[str, Any]:
+        rows = self._folder / "rows.parquet"
+        pq.write_table(nights.table(night), rows)
+        return nights.spec({"path": str(rows)}, self.warehouse, compute={"slots": 2, "wave_s": 1e-6})
+
+    def train(self, night: Night, run_id: str) -> Any:
+        if self._random.random() < 0.6:
+            self._kill(night, run_id)
+        return super().train(night, run_id)
+
+    def _kill(self, night: Night, run_id: str) -> None:
+        before, wanted = len(self._written()), self._random.randint(1, 12)
+        with driver(self.spec(night), self._folder, run_id=run_id) as process:
+            while process.poll() is None and len(self._written()) < before + wanted:
+                time.sleep(0.005)
+            is_killed = process.poll() is None
+        left = {table.name: bool(self._commits(table.name, run_id)) for table in (RUN, PLAN, STORE, MANIFEST)}
+        last = [name for name, is_there in left.items() if is_there]
+        self.kills[f"killed after {last[-1] if last else 'nothing'}" if is_killed else "ended by itself"] += 1
+
+    def _written(self) -> list[Path]:
+        """Return the commits and the folders of writers at work."""
+        return [path for path in self.warehouse.glob("zrl/ml/*/*/*/*") if path.is_dir()]
+
+    def _commits(self, table: str, run_id: str) -> list[Path]:
+        return [path for path in self.warehouse.glob(f"zrl/ml/{table}/*/{run_id}/*") if path.name.isdigit()]
+
+
+@pytest.mark.slow
+def test_nights_of_which_the_driver_is_killed_leave_exactly_what_a_plain_model_says(
+    spark: SparkSession, tmp_path: Path
+):
+    house = KilledHouse(spark, tmp_path, seed=5)
+    seen = soak(house, 12, seed=4)
+    print(f"{dict(house.kills)}; {dict(seen)}")  # noqa: T201 - counts
+    assert seen["salted"]
+    assert sum(count for moment, count in house.kills.items() if moment.startswith("killed")) >= 3

@@ -5,18 +5,24 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
 import threadpoolctl
 from pyspark.sql import functions as F
+from sklearn.linear_model import LinearRegression
 
 import group_models
 from group_models import targets, waves
+from group_models.adapters import spark_combine
+from group_models.cleaning import clean, plan_clean
 from group_models.keys import key_id, key_seed
 from group_models.loading import load_spec
 from group_models.planning import sample_share
@@ -261,8 +267,74 @@ def test_a_run_that_died_between_its_parts_and_their_ensembles_goes_on(
     undisturbed = by_carrier(other, group_models.train(other, spark=any_spark).run_id)["hot"]
     row = by_carrier(spec, "one")["hot"]
     assert row["sha256"] == undisturbed["sha256"]
-    assert row["metrics"] == pytest.approx(undisturbed["metrics"], rel=1e-12)
+    assert row["metrics"] == undisturbed["metrics"]
 
 
 def interrupted(*_: Any) -> None:
     raise KeyboardInterrupt
+
+
+class Awkward(LinearRegression):
+    """Fits well; what it does when it predicts depends on its mood."""
+
+    def __init__(self, mood: str) -> None:
+        super().__init__()
+        self.mood = mood
+
+    def predict(self, x: pd.DataFrame) -> Any:
+        while self.mood == "hangs":
+            time.sleep(0.01)
+        raise ValueError("the moon is full")
+
+
+@pytest.mark.parametrize(
+    ("mood", "status", "kind", "reason"),
+    [
+        ("raises", "failed", "ValueError", "evaluate: ValueError: the moon is full"),
+        ("hangs", "timed_out", "TimedOut", "evaluate: the ensemble took longer than timeout_s, 1 s"),
+    ],
+)
+def test_an_ensemble_that_fails_its_holdout_is_one_row_that_says_why(
+    any_spark: SparkSession, tmp_path: Path, mood: str, status: str, kind: str, reason: str
+):
+    cloudpickle.register_pickle_by_value(sys.modules[Awkward.__module__])
+    limits = {"min_rows": 31, "max_key_rows": 150, "max_failed_share": 1.0, "timeout_s": 1}
+    spec = night(hot(any_spark), tmp_path, estimator=Awkward(mood), limits=limits)
+    row = by_carrier(spec, group_models.train(spec, spark=any_spark).run_id)["hot"]
+    assert (row["status"], row["error_type"], row["error_stage"]) == (status, kind, "evaluate")
+    assert reason in row["reason"]
+    assert row["traceback"]
+
+
+def test_the_partitions_of_the_source_change_no_bit_of_an_ensembles_metrics(
+    any_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(spark_combine, "ROWS_PER_UNIT", 50)
+    noisy = hot(any_spark, rows=2000).withColumn("y", F.col("y") + F.sin(F.col("x") * 7))
+    found = []
+    for count in (1, 7):
+        spec = night(noisy.repartition(count), tmp_path / str(count))
+        found.append(by_carrier(spec, group_models.train(spec, spark=any_spark).run_id)["hot"])
+    assert found[0]["metrics"]["rmse"] > 0.1
+    for name in ("metrics", "baseline_metrics", "sha256"):
+        assert found[0][name] == found[1][name]
+
+
+def test_a_score_that_has_begun_ends_beside_a_clean_that_takes_the_parts(any_spark: SparkSession, tmp_path: Path):
+    spec = night(hot(any_spark), tmp_path)
+    group_models.train(spec, spark=any_spark, run_id="one")
+    tables = targets.open_tables(load_spec(spec))
+    begun = group_models.score(hot(any_spark), spec)
+    planned = plan_clean(tables, worlds.MODEL_SET, keep=1)
+    assert {run_id: loss.rows for run_id, loss in planned.parts.items()} == {"one": {STORE.name: 6}}
+    clean(tables, worlds.MODEL_SET, keep=1)
+    assert sorted(tables.read(STORE, columns=["part"])["part"].to_pylist()) == [-1, -1]
+    columns = ["carrier", "x", "prediction"]
+    before, after = (
+        scored.toPandas().sort_values(["carrier", "x"], ignore_index=True)
+        for scored in (begun, group_models.score(hot(any_spark), spec))
+    )
+    assert set(before["score_status"]) == {"scored"}
+    pd.testing.assert_frame_equal(before[columns], after[columns])
+    # What the run tells again needs no parts.
+    assert group_models.train(spec, spark=any_spark, run_id="one").counts == {"trained": 2}

@@ -12,7 +12,7 @@ from group_models.errors import StateError
 from group_models.fakes import MemoryTables
 from group_models.live import check_not_cleaned, read_live, read_releases, read_run, stored_model
 from group_models.pinning import pin, unpin
-from group_models.ports import Tables
+from group_models.ports import Commit, Tables
 from group_models.publishing import publish, publish_unattended, rollback
 from group_models.report import releases_table, text_table
 from group_models.spec import Limits
@@ -251,11 +251,11 @@ def test_a_clean_that_was_killed_is_ended_by_the_next_one(tables, nights, monkey
     for steps in range(3):
         done: list[str] = []
 
-        def killed(table, keys, *, model_set, _done=done, _steps=steps, _real=tables.keep_only):
+        def killed(table, keys, *, model_set, where=None, _done=done, _steps=steps, _real=tables.keep_only):
             if len(_done) == _steps:
                 raise KeyboardInterrupt
             _done.append(table.name)
-            _real(table, keys, model_set=model_set)
+            _real(table, keys, model_set=model_set, where=where)
 
         with monkeypatch.context() as patch:
             patch.setattr(tables, "keep_only", killed)
@@ -334,3 +334,47 @@ def test_nothing_is_cleaned_where_nothing_was_ever_released(tables):
     add_run(tables, "r2", 2, {"a": "trained"})
     assert clean(tables, SET, keep=1).losses == {}
     assert rows_left(tables) == ["r1 a", "r2 a"]
+
+
+def add_parts(tables, run_id, letter, number):
+    rows = [
+        {"model_set": SET, "run_id": run_id, "key_id": id_of(letter), "wave": 0, "number": number, "part": part,
+         "format": 1, "status": "trained", "data": b"part", "model_bytes": 4}
+        for part in range(3)
+    ]  # fmt: skip
+    assert tables.append(STORE, STORE.rows(rows), Commit(SET, run_id, number))
+
+
+def parts_left(tables):
+    rows = tables.read(STORE, columns=["run_id", "part"]).to_pylist()
+    return sorted(row["run_id"] for row in rows if row["part"] >= 0)
+
+
+def test_parts_go_once_their_run_has_finished_also_from_runs_that_stay(tables, nights):
+    for run_id, letter in (("r1", "b"), ("r2", "a"), ("r5", "a")):
+        add_parts(tables, run_id, letter, 7)
+    add_run(tables, "r6", days_ago(1), {"a": "trained"}, base=nights[-1], stops_after="waves")
+    add_parts(tables, "r6", "a", 7)
+    planned = plan_clean(tables, SET, keep=2)
+    # Those of r2 go with the run itself.
+    assert {run_id: (loss.rows, loss.bytes) for run_id, loss in planned.parts.items()} == {
+        "r1": ({STORE.name: 3}, 12),
+        "r5": ({STORE.name: 3}, 12),
+    }
+    assert "6 store rows" in planned.facts()["parts of ensembles"]
+    goes = {row["run"]: row["goes"] for row in planned.rows()}
+    assert goes["r5"].startswith("parts: 3 store rows")
+    assert len(parts_left(tables)) == 12
+    clean(tables, SET, keep=2)
+    assert parts_left(tables) == ["r6"] * 3
+    assert models(tables) == {"a": "r5", "b": "r1", "c": "r3"}
+    assert models(tables, as_of=nights[3]) == {"a": "r4", "b": "r1", "c": "r3"}
+    assert not plan_clean(tables, SET, keep=2).parts
+
+
+def test_a_run_that_loses_but_its_parts_has_lost_nothing_and_can_be_published(tables, nights):
+    add_parts(tables, "r5", "a", 7)
+    clean(tables, SET, keep=9)
+    assert parts_left(tables) == []
+    assert not [row for row in read_releases(tables, SET) if row.action == "clean"]
+    released(tables, "r5", alias="challenger")

@@ -15,6 +15,7 @@ from group_models.artifacts import load_model
 from group_models.ensembles import EnsemblePredictor, pack_parts
 from group_models.errors import ModelError
 from group_models.fitting import fit_unit
+from group_models.measuring import Measured
 from group_models.parts import judge_parts, with_metrics
 from group_models.summing import RegressionSums
 from tests.unit.test_fitting import Poison, rows_of, settings
@@ -55,7 +56,7 @@ def test_parts_add_up_to_one_outcome():
     assert {name: outcome.columns[name] for name in wanted} == wanted
     assert "random_state" not in outcome.columns["params"]
     sums = RegressionSums.of(np.array([1.0, 3.0]), np.array([2.0, 3.0]))
-    assert with_metrics(outcome, sums, sums)["metrics"]["mae"] == pytest.approx(0.5)
+    assert with_metrics(outcome, Measured(sums, sums))["metrics"]["mae"] == pytest.approx(0.5)
 
 
 def test_a_part_that_is_not_refitted_is_measured_itself():
@@ -95,7 +96,7 @@ def test_parts_that_are_too_big_together_are_model_too_big():
 def test_predictions_that_are_not_finite_fail_the_key():
     outcome = judged(fitted(rows_of(0, [1.0] * 10), rows_of(0, [5.0] * 10)))
     sums = RegressionSums.of(np.array([1.0, 3.0]), np.array([np.nan, 3.0]))
-    columns = with_metrics(outcome, sums, sums)
+    columns = with_metrics(outcome, Measured(sums, sums))
     assert (columns["status"], columns["error_stage"]) == ("failed", "evaluate")
     assert columns["reason"] == "evaluate: 1 of 2 predictions on the holdout are not finite"
 

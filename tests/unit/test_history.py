@@ -31,7 +31,8 @@ def write(tables: MemoryTables, run_id: str, day: int, rows: list[dict[str, Any]
 def trained(key_id: str, seconds: float, **more: Any) -> dict[str, Any]:
     return {
         "key_id": key_id, "status": "trained", "data_fingerprint": f"{key_id} {seconds}", "spec_fingerprint": "s",
-        "usable_rows": 100, "rows_used": 90, "fit_seconds": seconds, "model_bytes": 5, "rows": 110, **more,
+        "usable_rows": 100, "rows_used": 90, "fit_seconds": seconds, "model_bytes": 5, "rows": 110,
+        "policy": "salted", "n_parts": 3, **more,
     }  # fmt: skip
 
 
@@ -50,6 +51,8 @@ def test_a_model_is_known_from_its_own_run_and_costs_from_the_newest_fit():
     assert known["trained_at"]["b"] == pd.Timestamp(2026, 3, 1, tz="UTC")
     assert known["fit_seconds"].to_dict() == {"a": 2.0, "b": 1.0, "c": 1.0, "d": None}
     assert known["fit_rows"].to_dict() == {"a": 90, "b": 90, "c": 90, "d": None}
+    assert known["fit_policy"].to_dict() == {"a": "salted", "b": "salted", "c": "salted", "d": None}
+    assert known["fit_parts"].to_dict() == {"a": 3, "b": 3, "c": 3, "d": None}
     assert known["fit_run_id"].to_dict() == {"a": "r2", "b": "r1", "c": "r1", "d": None}
     assert found.run_versions == {"r1": {"numpy": "2.1"}, "r2": {"numpy": "2.2"}}
 

@@ -189,7 +189,8 @@ def test_a_key_costs_what_its_newest_fit_took_and_more_as_it_grew():
 
 def test_a_distributed_key_costs_what_its_last_distributed_fit_took():
     asked = spec({"max_key_rows": 1000}, oversize="distribute")
-    fit = {"fit_run_id": "r1", "fit_fingerprint": asked.fingerprint(VERSIONS), "fit_rows": 2000, "fit_seconds": 6.0}
+    fit = {"fit_run_id": "r1", "fit_fingerprint": asked.fingerprint(VERSIONS), "fit_rows": 2000, "fit_seconds": 6.0,
+           "fit_policy": "distributed"}  # fmt: skip
     measured, history = sizes(("a", 4000, 4000, 400)), past({"name": "a", "data_fingerprint": "x", **fit}, asked=asked)
     row = by_name(plan_keys(measured, asked, COSTS, slots=4, history=history))["a"]
     assert (row["decision"], row["predicted_seconds"]) == ("distributed", pytest.approx(12.0))
@@ -242,3 +243,29 @@ def test_an_oversize_key_keeps_its_model_whole_and_costs_in_all_its_parts_what_i
     assert found["grown"]["decision"] == "salted"
     assert found["grown"]["n_parts"] > 1
     assert found["grown"]["predicted_seconds"] == pytest.approx(8.0, rel=0.05)
+
+
+STEEP = Costs(seconds=lambda rows, columns: 1.0 + rows * 0.01, model_bytes=lambda rows, columns: 100.0 + rows * 0.0)
+"""A fit has a price of its own, and a model its size whatever its rows: two parts are not one twice."""
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "factor", "nbytes"),
+    [
+        ({"fit_policy": "salted", "fit_parts": 4, "fit_seconds": 16.0, "model_bytes": 800}, "whole", 2.0, 200.0),
+        ({"fit_policy": "whole", "fit_parts": 1, "fit_seconds": 10.0, "model_bytes": 200}, "salt", 2.0, 200.0),
+        ({"fit_policy": "salted", "fit_parts": 4, "fit_seconds": 16.0, "model_bytes": 800}, "distribute", 0.5, 200.0),
+        ({"fit_policy": "distributed", "fit_parts": 1, "fit_seconds": 2.5, "model_bytes": 100}, "salt", 1.0, 100.0),
+        ({"fit_policy": "distributed", "fit_parts": 1, "fit_seconds": 2.5, "model_bytes": 100}, "distribute", 0.5, 100),
+    ],
+)
+def test_a_key_whose_policy_changed_is_compared_like_with_like(
+    then: dict[str, Any], now: str, factor: float, nbytes: float
+):
+    asked = spec({"max_key_rows": 1000 if now == "whole" else 200}, oversize="salt" if now == "whole" else now)
+    fit = {"fit_run_id": "r1", "fit_fingerprint": asked.fingerprint(VERSIONS), "fit_rows": 400, **then}
+    history = past({"name": "a", "data_fingerprint": "other", **fit}, asked=asked)
+    (row,) = plan_keys(sizes(("a", 400, 400, 4000)), asked, STEEP, slots=4, history=history).keys.to_pylist()
+    parts = row["n_parts"]
+    assert row["predicted_seconds"] == pytest.approx(factor * (parts + np.ceil(400 / parts) * parts * 0.01))
+    assert row["predicted_model_bytes"] == pytest.approx(nbytes * parts)
