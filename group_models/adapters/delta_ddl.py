@@ -53,7 +53,8 @@ def add_columns(table: Table, name: str, found: Mapping[str, str]) -> str | None
 
     A column that may not be null is added as one that may: the rows that are there have no value.
     """
-    absent = [dataclasses.replace(c, nullable=True).ddl() for c in table.columns if c.name not in found]
+    names = {each.lower() for each in found}
+    absent = [dataclasses.replace(c, nullable=True).ddl() for c in table.columns if c.name not in names]
     return f"ALTER TABLE {name} ADD COLUMNS ({', '.join(absent)})" if absent else None
 
 
