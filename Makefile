@@ -47,7 +47,7 @@ PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile
 
 test: java $(STAMP) ## Run the tests, without the slow ones
 	@$(WITH_JAVA) && $(PYTEST) --ignore tests/delta -m "not slow"
-	@$(MAKE) --no-print-directory test-delta
+	@$(WITH_JAVA) && $(PY) -m pytest -q -m "not slow" tests/delta
 
 test-all: java $(STAMP) ## Run all tests
 	@$(WITH_JAVA) && $(PYTEST) --ignore tests/delta

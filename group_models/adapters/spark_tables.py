@@ -83,7 +83,8 @@ class SparkTables:
             if commit.number in self.numbers(table, model_set=commit.model_set, owner=commit.owner):
                 return False
             attempt = uuid.uuid4().hex
-            self._write(table, self._frame(table, given), commit, attempt)
+            numbered = self._frame(table, given).withColumn(NUMBER.name, F.lit(commit.number).cast("bigint"))
+            self._write(table, numbered, _app_id(table, commit), attempt)
             winner = self._winner(self._rows_of(table, commit.model_set, commit.owner), commit.number)
             return (winner or self._without_rows(table, commit, attempt)) == attempt
 
@@ -131,8 +132,10 @@ class SparkTables:
             gone = rows.filter(pc.invert(pa.array(kept, pa.bool_()))).group_by(["run_id", "key_id"]).aggregate([])
             if not gone.num_rows:
                 return
-            for owner in gone["run_id"].unique().to_pylist():
-                self._keep_numbers(table, model_set, owner)
+            owners = gone["run_id"].unique().to_pylist()
+            taken = [(o, number) for o in owners for number in self.numbers(table, model_set=model_set, owner=o)]
+            attempt = uuid.uuid4().hex
+            self._keep_numbers(table, model_set, taken, attempt, attempt)
             self._delete(table, model_set, gone)
 
     def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:  # noqa: ARG002 - the port's signature
@@ -179,15 +182,11 @@ class SparkTables:
             rows = upload(spark, rows) if rows.num_rows else spark.createDataFrame([], table.spark_schema())
         return rows.select(*[_taken(rows, column.name, column.type) for column in table.columns])
 
-    def _write(self, table: Table, frame: SparkFrame, commit: Commit, attempt: str) -> None:
-        marked = frame.withColumns(
-            {NUMBER.name: F.lit(commit.number).cast("bigint"), APPEND.name: F.lit(attempt)}
-        )  # fmt: skip
-        # An app id for each number: of one app id Delta silently drops a number that comes after a higher one.
-        app_id = "/".join(["group-models", commit.model_set, commit.owner, table.name, str(commit.number)])
-        writer = marked.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", "0")
+    def _write(self, table: Table, frame: SparkFrame, app_id: str, attempt: str) -> None:
+        """Append a frame with its numbers, unless an append of this app id is there."""
+        writer = frame.withColumn(APPEND.name, F.lit(attempt)).write.format("delta").mode("append")
         try:
-            writer.saveAsTable(self._name(table))
+            writer.option("txnAppId", app_id).option("txnVersion", "0").saveAsTable(self._name(table))
         except SPARK_ERRORS as error:
             if not is_same_commit(error):
                 raise
@@ -201,15 +200,18 @@ class SparkTables:
 
     def _without_rows(self, table: Table, commit: Commit, attempt: str) -> str | None:
         """Keep the number of an append that had no rows; return whose it is."""
-        row = {"model_set": [commit.model_set], "of_table": [table.name], "owner": [commit.owner]}
-        owner = f"{table.name}/{commit.owner}"
-        frame = self._frame(COMMITS, pa.table(row, schema=COMMITS.arrow_schema))
-        self._write(COMMITS, frame, Commit(commit.model_set, owner, commit.number), attempt)
+        app_id = _app_id(COMMITS, commit, of=table.name)
+        self._keep_numbers(table, commit.model_set, [(commit.owner, commit.number)], app_id, attempt)
         return self._winner(self._emptied(table, commit.model_set, commit.owner), commit.number)
 
-    def _keep_numbers(self, table: Table, model_set: str, owner: str) -> None:
-        for number in self.numbers(table, model_set=model_set, owner=owner):
-            self._without_rows(table, Commit(model_set, owner, number), uuid.uuid4().hex)
+    def _keep_numbers(
+        self, table: Table, model_set: str, taken: Sequence[tuple[str, int]], app_id: str, attempt: str
+    ) -> None:
+        """Write that numbers of owners are taken, in one append."""
+        owners, numbers = zip(*taken, strict=True)
+        same = {"model_set": [model_set] * len(taken), "of_table": [table.name] * len(taken)}
+        rows = pa.table({**same, "owner": list(owners), NUMBER.name: pa.array(numbers, pa.int64())})
+        self._write(COMMITS, upload(self._session(), rows), app_id, attempt)
 
     def _delete(self, table: Table, model_set: str, gone: pa.Table) -> None:
         spark, view = self._session(), f"group_models_gone_{uuid.uuid4().hex}"
@@ -244,6 +246,11 @@ class SparkTables:
 
     def _plain(self, table: Table) -> str:
         return f"{self.schema}.{table.name}"
+
+
+def _app_id(table: Table, commit: Commit, of: str = "") -> str:
+    """Return the app id of one append: of one id for many Delta silently drops what comes after a higher number."""
+    return "/".join(["group-models", commit.model_set, commit.owner, table.name, of, str(commit.number)])
 
 
 def _check_names(table: Table, names: Collection[str], where: Where | None) -> None:

@@ -20,10 +20,26 @@ OPTIONS = {
 }
 
 
+IN_SHORT = (
+    "test_a_number_is_taken_once_and_its_rows_stay",
+    "test_numbers_ascend_and_belong_to_one_owner_of_one_table",
+    "test_the_numbers_of_removed_rows_stay_taken",
+    "test_of_threads_that_race_for_a_number_exactly_one_wins",
+    "test_a_spark_frame_is_evaluated_exactly_once",
+    "test_a_spark_frame_made_before_rows_were_removed_still_reads_all_of_them",
+    "test_an_empty_spark_frame_takes_its_number",
+)
+"""What is not slow: each test makes tables of its own, which takes seconds."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip these tests where others' session without Delta may be the one of this process."""
     here = os.path.dirname(__file__)  # noqa: PTH120
     ours = [item for item in items if str(item.path).startswith(here)]
+    for item in ours:
+        if getattr(item, "originalname", "") not in IN_SHORT:
+            item.add_marker(pytest.mark.slow)
     if len(ours) < len(items):
         for item in ours:
             item.add_marker(pytest.mark.skip(reason="Delta needs a process of its own: `make test-delta`"))
