@@ -11,7 +11,7 @@ SPEC := fixtures/flights.yaml
 WITH_JAVA = JAVA_HOME="$$(.ci/check_java.sh 2>/dev/null)" && export JAVA_HOME
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test test-all lint fmt bench bench-check bench-small wheel clean lock
+.PHONY: help venv java demo test test-all test-delta lint fmt bench bench-check bench-small wheel clean lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -46,10 +46,15 @@ demo: java $(STAMP) ## Plan, train, release and score the flights of New York Ci
 PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile
 
 test: java $(STAMP) ## Run the tests, without the slow ones
-	@$(WITH_JAVA) && $(PYTEST) -m "not slow"
+	@$(WITH_JAVA) && $(PYTEST) --ignore tests/delta -m "not slow"
+	@$(WITH_JAVA) && $(PY) -m pytest -q -m "not slow" tests/delta
 
 test-all: java $(STAMP) ## Run all tests
-	@$(WITH_JAVA) && $(PYTEST)
+	@$(WITH_JAVA) && $(PYTEST) --ignore tests/delta
+	@$(MAKE) --no-print-directory test-delta
+
+test-delta: java $(STAMP) ## Run the tests of Delta tables, in a Spark of their own (resolves the jars)
+	@$(WITH_JAVA) && $(PY) -m pytest -q tests/delta
 
 lint: $(STAMP) ## Check style, types and layers
 	$(PY) -m ruff check .

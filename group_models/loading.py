@@ -11,7 +11,7 @@ import pydantic
 import yaml
 
 from group_models.errors import SpecError
-from group_models.spec import Estimator, Source, Spec, is_uri
+from group_models.spec import Estimator, Source, Spec, is_catalog, is_uri
 
 
 def load_spec(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
@@ -70,7 +70,7 @@ def resolve_paths(spec: Spec, folder: Path) -> Spec:
     changes: dict[str, Any] = {}
     if spec.source.path is not None:
         changes["source"] = spec.source.model_copy(update={"path": _resolved(spec.source.path, folder)})
-    if spec.warehouse is not None:
+    if spec.warehouse is not None and not is_catalog(spec.warehouse):
         changes["warehouse"] = _resolved(spec.warehouse, folder)
     return spec.model_copy(update=changes)
 

@@ -267,6 +267,17 @@ def name_mistake(name: str) -> str | None:
     return None
 
 
+def is_catalog(warehouse: str) -> bool:
+    """Return whether a warehouse is a catalog's Delta tables: `delta`, or `delta:LOCATION` for external ones.
+
+    Examples
+    --------
+    >>> is_catalog("delta"), is_catalog("delta:s3://bucket/x"), is_catalog("./delta"), is_catalog("deltas")
+    (True, True, False, False)
+    """
+    return warehouse == "delta" or warehouse.startswith("delta:")
+
+
 def is_uri(path: str) -> bool:
     """Return whether a path names a file system of its own: `s3://bucket/x`, `dbfs:/x`.
 

@@ -12,10 +12,10 @@ from group_models.errors import SpecError
 from group_models.live import Alias
 from group_models.loading import load_spec
 from group_models.ports import Tables
-from group_models.spec import Spec, name_mistake
+from group_models.spec import Spec, is_catalog, name_mistake
 
 WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
-"""Environment variable that says where the embedded tables are, unless a call or the spec does."""
+"""Environment variable that says where the tables are, unless a call or the spec does."""
 
 SpecLike: TypeAlias = Spec | Mapping[str, Any] | str | Path
 """A spec: checked, as a mapping, or as the path of a YAML file."""
@@ -54,4 +54,9 @@ def alias_mistake(alias: str) -> str | None:
 
 
 def _tables(schema: str, warehouse: str | None) -> Tables:
-    return PathTables(Path(warehouse or os.environ.get(WAREHOUSE) or "warehouse").absolute(), schema)
+    place = warehouse or os.environ.get(WAREHOUSE) or "warehouse"
+    if is_catalog(place):
+        from group_models.adapters.spark_tables import SparkTables
+
+        return SparkTables(schema, location=place.partition(":")[2] or None)
+    return PathTables(Path(place).absolute(), schema)

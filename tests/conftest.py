@@ -52,7 +52,15 @@ def connect_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def _classic(tmp_path_factory: pytest.TempPathFactory, connect_port: int) -> Iterator[SparkSession]:
+def more_options() -> dict[str, str]:
+    """Spark options that a folder of tests adds; it then needs a process of its own."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def _classic(
+    tmp_path_factory: pytest.TempPathFactory, connect_port: int, more_options: dict[str, str]
+) -> Iterator[SparkSession]:
     """A classic session on two cores, with a Connect server as a plugin of the same driver."""
     from pyspark.sql import SparkSession
 
@@ -68,6 +76,7 @@ def _classic(tmp_path_factory: pytest.TempPathFactory, connect_port: int) -> Ite
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **more_options,
     }
     mode = os.environ.pop(_CONNECT_MODE, None)
     session = SparkSession.builder.master("local[2]").appName("tests").config(map=options).getOrCreate()

@@ -22,6 +22,7 @@ from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from group_models.artifacts import digest, model_files
 from group_models.errors import ModelError, StateError
 from group_models.ports import Tables
+from group_models.spec import is_catalog
 from group_models.tables import MANIFEST, STORE
 
 WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
@@ -111,7 +112,12 @@ def _open_tables(model_set: str) -> Tables:
     root = os.environ.get(WAREHOUSE)
     if not root:
         raise StateError(f"set the environment variable {WAREHOUSE} to the warehouse of {model_set}")
-    return PathTables(pathlib.Path(root), model_set.rpartition(".")[0])
+    schema = model_set.rpartition(".")[0]
+    if is_catalog(root):
+        from group_models.adapters.spark_tables import SparkTables
+
+        return SparkTables(schema)
+    return PathTables(pathlib.Path(root), schema)
 
 
 class GroupModelsArtifactRepository(ArtifactRepository):

@@ -1,0 +1,88 @@
+"""What Delta and catalogs answer when something is missing or another was faster, and the way out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from group_models.adapters.spark_errors import SPARK_ERRORS, cause
+from group_models.errors import StateError
+
+T = TypeVar("T")
+
+_TRIES = 8
+"""Attempts at a statement that others' commits come in the way of."""
+
+_SAME_COMMIT = "ConcurrentTransactionException"
+_IN_THE_WAY = re.compile(
+    r"Concurrent\w+Exception|MetadataChangedException|ProtocolChangedException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED"
+    r"|AlreadyExists|ALREADY_EXISTS|HTTP 409"
+)
+
+_WAYS_OUT = {
+    r"data source: delta|DATA_SOURCE_NOT_FOUND|DELTA_CONFIGURE_SPARK_SESSION|NOT_SUPPORTED_CREATE_TABLE": (
+        "this session has no Delta; start Spark with `--packages io.delta:delta-spark_4.2_2.13:4.4.0 --conf "
+        "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
+        "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog`"
+    ),
+    r"HTTP 0\b|Connection refused|ConnectException": (
+        "the catalog's server does not answer; start it or correct its uri (spark.sql.catalog.NAME.uri), then run again"
+    ),
+    r"HTTP 401|UNAUTHENTICATED|[Ii]nvalid.*token": (
+        "the catalog did not accept the token; set spark.sql.catalog.NAME.token to one that is valid"
+    ),
+    r"HTTP 403|PERMISSION_DENIED|INSUFFICIENT_PERMISSIONS": (
+        "ask the owner for USE CATALOG, USE SCHEMA, CREATE TABLE, SELECT and MODIFY on the schema"
+    ),
+    r"[Mm]anaged (storage|location)|storage_root|MANAGED_LOCATION|storage location": (
+        "the catalog has no managed location; give one to the catalog or the schema, or keep external tables with "
+        "`warehouse: delta:LOCATION`"
+    ),
+    r"CATALOG_NOT_FOUND|[Cc]atalog \S+ (does )?not (found|exist)|REQUIRES_SINGLE_PART_NAMESPACE": (
+        "this session knows no such catalog; create it, or configure it with spark.sql.catalog.NAME"
+    ),
+    r"SCHEMA_NOT_FOUND|[Ss]chema .*not (found|exist)|NoSuchNamespace|NAMESPACE_NOT_FOUND": (
+        "create the schema first: `CREATE SCHEMA catalog.schema`"
+    ),
+}
+"""What an answer says, and what a person then does; the first that matches counts."""
+
+
+def is_same_commit(error: BaseException) -> bool:
+    """Return whether a write failed since another with its txnAppId was faster."""
+    return _SAME_COMMIT in str(error) or "DELTA_CONCURRENT_TRANSACTION" in str(error)
+
+
+def retried(act: Callable[[], T]) -> T:
+    """Return what a statement gives, tried again while others' commits come in its way."""
+    for attempt in range(_TRIES):
+        try:
+            return act()
+        except SPARK_ERRORS as error:
+            if attempt == _TRIES - 1 or is_same_commit(error) or not _IN_THE_WAY.search(str(error)):
+                raise
+            time.sleep(random.uniform(0.05, 0.1) * 2**attempt)  # noqa: S311 - spreads writers, hides nothing
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """Turn what a catalog refuses into one sentence with the way out; let all else through.
+
+    Raises
+    ------
+    StateError
+        Something is missing that a person must provide.
+    """
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        text = str(error)
+        for pattern, way_out in _WAYS_OUT.items():
+            if re.search(pattern, text):
+                raise StateError(f"{what} failed: {cause(error)[:300]}. The way out: {way_out}") from error
+        raise

@@ -1,0 +1,68 @@
+"""A session with Delta: these tests run in a process of their own (`make test-delta`), one JVM being one Spark.
+
+The jars come through Spark's own resolution, once; where that fails the tests fail in CI and are skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+OPTIONS = {
+    "spark.jars.packages": DELTA,
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+IN_SHORT = (
+    "test_a_number_is_taken_once_and_its_rows_stay",
+    "test_numbers_ascend_and_belong_to_one_owner_of_one_table",
+    "test_the_numbers_of_removed_rows_stay_taken",
+    "test_of_threads_that_race_for_a_number_exactly_one_wins",
+    "test_a_spark_frame_is_evaluated_exactly_once",
+    "test_a_spark_frame_made_before_rows_were_removed_still_reads_all_of_them",
+    "test_an_empty_spark_frame_takes_its_number",
+)
+"""What is not slow: each test makes tables of its own, which takes seconds."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip these tests where others' session without Delta may be the one of this process."""
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    ours = [item for item in items if str(item.path).startswith(here)]
+    for item in ours:
+        if getattr(item, "originalname", "") not in IN_SHORT:
+            item.add_marker(pytest.mark.slow)
+    if len(ours) < len(items):
+        for item in ours:
+            item.add_marker(pytest.mark.skip(reason="Delta needs a process of its own: `make test-delta`"))
+
+
+@pytest.fixture(scope="session")
+def more_options() -> dict[str, str]:
+    """What Delta needs, found before the session that all tests share is started."""
+    if why_not := _why_no_jars():
+        if os.environ.get("CI"):
+            pytest.fail(f"the jars of {DELTA} cannot be had: {why_not}")
+        pytest.skip(f"the jars of {DELTA} cannot be had: {why_not}")
+    return OPTIONS
+
+
+def _why_no_jars() -> str | None:
+    """Return why a Spark with the jars does not start, or None; tried in a process of its own."""
+    import subprocess
+
+    code = (
+        "from pyspark.sql import SparkSession; "
+        f"SparkSession.builder.master('local[1]').config('spark.jars.packages', {DELTA!r})"
+        ".config('spark.ui.enabled', 'false').getOrCreate().stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    return None if done.returncode == 0 else done.stderr.strip()[-500:]
