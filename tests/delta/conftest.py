@@ -22,12 +22,8 @@ OPTIONS = {
 
 IN_SHORT = (
     "test_a_number_is_taken_once_and_its_rows_stay",
-    "test_numbers_ascend_and_belong_to_one_owner_of_one_table",
     "test_the_numbers_of_removed_rows_stay_taken",
     "test_of_threads_that_race_for_a_number_exactly_one_wins",
-    "test_a_spark_frame_is_evaluated_exactly_once",
-    "test_a_spark_frame_made_before_rows_were_removed_still_reads_all_of_them",
-    "test_an_empty_spark_frame_takes_its_number",
 )
 """What is not slow: each test makes tables of its own, which takes seconds."""
 
