@@ -81,7 +81,7 @@ def explaining(what: str) -> Iterator[None]:
     try:
         yield
     except SPARK_ERRORS as error:
-        text = str(error)
+        text, said = str(error), cause(error)[:300].rstrip(".")
         for pattern, way_out in _WAYS_OUT.items():
             if re.search(pattern, text):
                 raise StateError(f"{what} failed: {cause(error)[:300].rstrip('.')}. The way out: {way_out}") from error
