@@ -84,5 +84,5 @@ def explaining(what: str) -> Iterator[None]:
         text, said = str(error), cause(error)[:300].rstrip(".")
         for pattern, way_out in _WAYS_OUT.items():
             if re.search(pattern, text):
-                raise StateError(f"{what} failed: {cause(error)[:300].rstrip('.')}. The way out: {way_out}") from error
+                raise StateError(f"{what} failed: {said}. The way out: {way_out}") from error
         raise
