@@ -36,6 +36,7 @@ from group_models.fitting import FitError
 from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.outcomes import FitSettings, result_table, stored_columns
+from group_models.payloads import unpack
 from group_models.registry import synthetic_rows
 from group_models.summing import FIELD_TYPES, RegressionSums, merged
 from group_models.tables import WHOLE, moment, utc_now
@@ -240,12 +241,12 @@ def _is_measured(census: _Census, settings: FitSettings) -> tuple[bool, str | No
 
 def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSettings, workers: int) -> dict[str, Any]:
     """Return metrics of the stored form and of the training median, summed up by the workers."""
-    data, _ = serialize(fitted)
+    stored = serialize(fitted)
     names = _shorts(settings)
     text = [name for name, kind in settings.features.items() if kind == "text"]
 
     def sums(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        yield from _sums(batches, data, names, text, median)
+        yield from _sums(batches, stored, names, text, median)
 
     dealt = spread(holdout.select(sc.TIME, sc.HASH, sc.TARGET, *names), workers)
     found = dealt.mapInPandas(sums, _SUMS_SCHEMA).toArrow().sort_by(WORKER).to_pylist()
@@ -259,10 +260,10 @@ def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSet
 
 
 def _sums(
-    batches: Iterator[pd.DataFrame], data: bytes, names: dict[str, str], text: list[str], median: float
+    batches: Iterator[pd.DataFrame], stored: tuple[bytes, str], names: dict[str, str], text: list[str], median: float
 ) -> Iterator[pd.DataFrame]:
     """Yield the sums of one partition of the holdout: a row for the model and one for the median."""
-    model, worker = BoosterPredictor.parse(data), -1
+    model, worker = BoosterPredictor.parse(unpack(*stored)[0]), -1
     of_model, of_median = RegressionSums(), RegressionSums()
     for batch in batches:
         if not len(batch):

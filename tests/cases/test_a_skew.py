@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import pickle
 import re
 import signal
 from pathlib import Path
@@ -28,7 +27,7 @@ from group_models.planning import SIZES, Costs, plan_keys
 from group_models.plans import summarise
 from group_models.preparing import prepare
 from group_models.tables import MANIFEST, PLAN, RELEASE, STORE
-from tests.cases.worlds import by_key, fit_keys, scored, spec_of, tables_of, trained
+from tests.cases.worlds import by_key, fit_keys, scored, spec_of, tables_of, trained, unpickled
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -255,8 +254,8 @@ def test_a5_small_data_is_trained_in_as_many_tasks_as_there_are_slots(spark, tmp
     frame = spark.range(400).select(carrier, F.col("id").cast("double").alias("x"), F.lit(1.0).alias("y"))
     estimator = {"object": recorder(), "version": "1"}
     world = trained(frame, tmp_path, estimator=estimator, compute={"slots": 4})
-    rows = tables_of(world.spec).read(STORE, columns=["unit", "data"]).to_pylist()
-    places = {(row["unit"], pickle.loads(row["data"]).partition_) for row in rows}
+    rows = tables_of(world.spec).read(STORE, columns=["unit", "data", "data_file"]).to_pylist()
+    places = {(row["unit"], unpickled(row).partition_) for row in rows}
     assert len(rows) == 40
     assert {unit for unit, _ in places} == {0, 1, 2, 3}
     assert sorted(partition for _, partition in places) == [0, 1, 2, 3]
@@ -376,7 +375,7 @@ def test_a11_nested_thread_parameters_are_found_and_libraries_held_at_one_thread
     assert row["status"] == "trained"
     recorded = {name: value for name, value in row["params"].items() if name.endswith("n_jobs")}
     assert set(recorded.values()) == {"1"}
-    assert inner(pickle.loads(row["data"])).threads_ == 1
+    assert inner(unpickled(row)).threads_ == 1
 
 
 def test_a11_a_forest_that_asks_for_all_cores_gets_one_unless_the_spec_gives_more():
@@ -386,4 +385,4 @@ def test_a11_a_forest_that_asks_for_all_cores_gets_one_unless_the_spec_gives_mor
         settings = EstimatorSettings(object=forest, threads=threads)
         row = fit_keys(x, x["x"].to_numpy(), estimator=settings)[0]
         assert row["params"]["n_jobs"] == str(threads)
-        assert pickle.loads(row["data"]).n_jobs == threads
+        assert unpickled(row).n_jobs == threads

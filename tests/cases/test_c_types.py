@@ -1,7 +1,6 @@
 """Schema and types: decimals, nullable integers, times, text, column order and names, empty and nested input."""
 
 import datetime as dt
-import pickle
 from decimal import Decimal
 
 import numpy as np
@@ -25,7 +24,7 @@ from group_models.loading import load_spec
 from group_models.preparing import make_plan, prepare
 from group_models.registry import check_settings
 from group_models.tables import MANIFEST, RUN, STORE, micros
-from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, tables_of, trained, values
+from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, tables_of, trained, unpickled, values
 
 PRICES = "carrier string, row_id int, price decimal(10,2), qty int, y decimal(12,4)"
 
@@ -163,7 +162,7 @@ def test_c6_rows_that_early_stopping_watches_pass_the_same_fitted_encoding():
     row = fit_keys(x, y, estimator=settings, text=("color",), refit=False)[0]
     assert (row["status"], row["rows_used"]) == ("trained", 160)
     assert 0 < int(row["params"]["best_iteration"]) < 50
-    assert np.abs(pickle.loads(row["data"]).predict(x) - y).mean() < 0.5
+    assert np.abs(unpickled(row).predict(x) - y).mean() < 0.5
 
 
 ABC = [("A", 123, 1.0, 2, 3), ("B", 456, 4.0, 5, 6), ("A", 708, 7.0, 0, 8)]

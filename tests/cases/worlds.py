@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from group_models.keys import key_id
 from group_models.loading import load_spec
 from group_models.mlmodel import MlmodelTemplate
 from group_models.outcomes import FitSettings
+from group_models.payloads import unpack
 from group_models.registry import make_family
 
 MODEL_SET = "zrl.ml.eta"
@@ -155,3 +157,8 @@ def fit_keys(
         holdout_from_us=None,
     )
     return fit_unit(frame, references, settings).to_dict("records")
+
+
+def unpickled(row: dict[str, Any]) -> Any:
+    """Return the estimator in a row of the store."""
+    return pickle.loads(unpack(row["data"], row["data_file"])[0])

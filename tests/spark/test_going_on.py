@@ -22,7 +22,7 @@ from group_models.ports import SparkSession
 from group_models.tables import MANIFEST, PLAN, RUN, STORE
 
 MODEL_SET = "zrl.ml.going"
-TWO_WAVES = {"slots": 1, "wave_s": 0.001}
+TWO_WAVES = {"slots": 1, "wave_s": 0.0001}
 
 
 def rows(factors: Mapping[str | None, float], count: int = 10, missing: int = 0) -> pa.Table:

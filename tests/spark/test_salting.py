@@ -231,7 +231,7 @@ def test_a_salted_key_of_which_one_part_fails_is_one_failed_row(
 
 
 def test_an_ensemble_that_is_too_big_is_a_row_without_a_model(spark: SparkSession, tmp_path: Path):
-    limits = {"min_rows": 1, "max_key_rows": 150, "max_failed_share": 1.0, "max_model_bytes": 500}
+    limits = {"min_rows": 1, "max_key_rows": 150, "max_failed_share": 1.0, "max_model_bytes": 250}
     spec = night(hot(spark), tmp_path, limits=limits)
     row = by_carrier(spec, group_models.train(spec, spark=spark).run_id)["hot"]
     assert row["status"] == "model_too_big"
