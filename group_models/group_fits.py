@@ -45,16 +45,16 @@ class _Rows:
         """Return the rows with the flag, of all keys."""
         if flags.all():
             return self
-        counts = np.add.reduceat(flags, self.offsets[:-1], dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        return _Rows(self.table.take(flags), self.y[flags], self.is_holdout[flags], offsets)
+        return self._take(flags, np.add.reduceat(flags, self.offsets[:-1], dtype=np.int64))
 
     def of_keys(self, flags: Flags) -> _Rows:
         """Return the rows of the keys with the flag, and no others' keys."""
         if flags.all():
             return self
-        rows = np.repeat(flags, self.counts)
-        offsets = np.concatenate([[0], np.cumsum(self.counts[flags])])
+        return self._take(np.repeat(flags, self.counts), self.counts[flags])
+
+    def _take(self, rows: Flags, counts: Ints) -> _Rows:
+        offsets = np.concatenate([[0], np.cumsum(counts)])
         return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets)
 
 

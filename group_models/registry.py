@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from group_models.boosters import BoosterFamily, booster_family
-from group_models.closed_families import closed_family
+from group_models.closed_families import BATCHED, closed_family
 from group_models.errors import SpecError
 from group_models.estimators import EstimatorSettings, Family, Features, Floats
 from group_models.families import RECIPES, sklearn_family
@@ -19,7 +19,7 @@ from group_models.objects import ObjectFamily, object_family, unpicklable_part
 
 FAMILIES: Mapping[str, Callable[[EstimatorSettings, Features], Family]] = {
     **dict.fromkeys(RECIPES, sklearn_family),
-    **dict.fromkeys(("ridge", "linear", "median", "mean"), closed_family),
+    **dict.fromkeys(BATCHED, closed_family),
     "xgboost": booster_family,
 }
 """The named families."""

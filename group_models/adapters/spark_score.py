@@ -90,7 +90,7 @@ def score_frame(frame: DataFrame, store: DataFrame, plan: ScorePlan, request: Re
     rows = _data_rows(frame, names, units, plan, request)
     models = _model_rows(store, plan, units)
     mixed = rows.unionByName(models, allowMissingColumns=True)
-    ordered = models_first(mixed.repartition(units.count, sc.UNIT))
+    ordered = _models_first(mixed.repartition(units.count, sc.UNIT))
     short = sc.feature_names(len(request.features))
     wanted = [F.col(names[name]).cast("double" if kind == "numeric" else "string").alias(f)
               for f, (name, kind) in zip(short, request.features.items(), strict=True)]  # fmt: skip
@@ -101,7 +101,7 @@ def score_frame(frame: DataFrame, store: DataFrame, plan: ScorePlan, request: Re
     return _with_provenance(predicted, plan, carried, request)
 
 
-def models_first(rows: DataFrame) -> DataFrame:
+def _models_first(rows: DataFrame) -> DataFrame:
     """Return the rows of each partition sorted by model, the model before its data.
 
     By one number: Spark sorts a single integer by radix, and two columns by comparing rows (seen in Spark 4.0 to 4.2).
@@ -109,7 +109,7 @@ def models_first(rows: DataFrame) -> DataFrame:
     return rows.sortWithinPartitions(F.col(MODEL_IX).cast("bigint") * 2 + F.isnull(MODEL).cast("bigint"))
 
 
-def packed_model() -> Column:
+def _packed_model() -> Column:
     """Return the columns of a model, those of `routing.MODEL_LINES` and `data`, as the one that crosses to Python."""
     lines = F.concat_ws("\n", *[F.col(name).cast("string") for name in MODEL_LINES], F.lit(""))
     return F.concat(lines.cast("binary"), F.coalesce("data", F.lit(b""))).alias(MODEL)
@@ -187,7 +187,7 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
     models = store.where(F.col("part") == WHOLE).drop("sha256")
     found = models.join(wanted_frame, ["run_id", "key_id", "number"])
     # Whole numbers cross to pandas without nulls: of a column with one, pandas makes a slow nullable array.
-    return found.select(sc.UNIT, F.lit(NO_KEY).alias(KEY_IX), MODEL_IX, packed_model())
+    return found.select(sc.UNIT, F.lit(NO_KEY).alias(KEY_IX), MODEL_IX, _packed_model())
 
 
 def _through_pandas(

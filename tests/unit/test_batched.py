@@ -225,7 +225,7 @@ def test_forms_with_other_text_values_predict_side_by_side():
 
 def test_a_pipeline_that_an_earlier_version_stored_has_a_form():
     x, y = rows(50, seed=4)
-    native = family("ridge").usual.fit_native(x, y, seed=0)
+    native = family("ridge").fit_native(x, y, seed=0)
     form = linear_form(PickledPredictor(native))
     np.testing.assert_allclose(form.predict(x), native.predict(x), rtol=1e-13)
     assert linear_form(PickledPredictor(Ridge().fit(x.fillna(0), y))) is None
