@@ -165,12 +165,17 @@ class _Blocks:
 
     def table(self, run: int, shape: Shape) -> Table:
         """Return the features that the forms of a run read."""
-        return Table.of(self.frame(run), shape.numeric, tuple(shape.text))
+        short = dict(zip(self.inputs[run].features, self.columns(run), strict=True))
+        return Table.of(self.batch, [short[name] for name in shape.numeric], [short[name] for name in shape.text])
+
+    def columns(self, run: int) -> list[str]:
+        """Return the names in the batch of the features of a run's models, in their order."""
+        return [self.features[i] for i in self.inputs[run].positions]
 
     def frame(self, run: int) -> pd.DataFrame:
         """Return the features of a run's models under their own names; numbers only are one block."""
         if run not in self._frames:
-            self._frames[run] = _input_frame(self.batch, self.features, self.inputs[run])
+            self._frames[run] = _input_frame(self.batch, self.columns(run), self.inputs[run].features)
         return self._frames[run]
 
 
@@ -201,13 +206,12 @@ def _loaded(stored: ModelRow, notes: LoadNotes) -> StoredModel | None:
             print(f"group-models: {said}", file=sys.stderr)  # noqa: T201
 
 
-def _input_frame(batch: pd.DataFrame, features: list[str], inputs: Inputs) -> pd.DataFrame:
-    """Return a batch's feature columns as the models of one run take them; numbers only are one block."""
-    columns = [features[i] for i in inputs.positions]
-    if all(kind == "numeric" for kind in inputs.features.values()):
+def _input_frame(batch: pd.DataFrame, columns: list[str], features: Mapping[str, ColumnKind]) -> pd.DataFrame:
+    """Return columns of a batch under the names of features; numbers only are one block."""
+    if all(kind == "numeric" for kind in features.values()):
         values = np.column_stack([batch[column].to_numpy(np.float64) for column in columns])
-        return pd.DataFrame(values, columns=list(inputs.features))
-    return pd.DataFrame({name: batch[c].to_numpy() for name, c in zip(inputs.features, columns, strict=True)})
+        return pd.DataFrame(values, columns=list(features))
+    return pd.DataFrame({name: batch[column].to_numpy() for name, column in zip(features, columns, strict=True)})
 
 
 def predict_rows(model: StoredModel | None, x: pd.DataFrame) -> tuple[Floats, Codes]:

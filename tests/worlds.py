@@ -5,7 +5,9 @@ The loop shares nothing with the package but the key's seed and id: it splits, f
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 import threadpoolctl
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import (
@@ -117,6 +120,23 @@ def pandas_rows(table: pa.Table) -> pd.DataFrame:
 def spark_rows(spark: SparkSession, table: pa.Table, partitions: int = 2) -> SparkFrame:
     """Return rows as a Spark frame in so many partitions."""
     return spark.createDataFrame(table).repartition(partitions)
+
+
+def plan_of(frame: SparkFrame) -> str:
+    """Return the physical plan as Spark prints it."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        frame.explain()
+    return said.getvalue()
+
+
+@contextlib.contextmanager
+def through_pandas() -> Iterator[None]:
+    """Let `mapInPandas` take more columns along than pays, up to eight."""
+    from group_models.adapters import spark_score
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_score, "_MAX_CROSSING", 8)
+        yield
 
 
 def spec(source: Any, warehouse: Any, **changes: Any) -> dict[str, Any]:

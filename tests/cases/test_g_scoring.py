@@ -24,15 +24,26 @@ from group_models.resolving import OUTPUTS
 from group_models.routing import predict_rows, predict_stream
 from group_models.tables import MANIFEST, STORE
 from tests.cases.worlds import ENGINES, by_key, scored, spec_of, tables_of, values, widened
+from tests.worlds import through_pandas
 
 ABC = "carrier string, row_id bigint, a double, b int, c bigint"
+
+
+def test_one_passed_column_crosses_to_pandas_and_more_stay_in_the_jvm(spark, lines, capsys):
+    frame = spark.createDataFrame([("A", 123, 1.0, 2, 3)], ABC)
+    plans = []
+    for columns in (["row_id"], ["row_id", "carrier"]):
+        api.score(frame, lines.spec, columns=columns).explain()
+        plans.append(capsys.readouterr().out)
+    assert ["MapInPandas" in plan for plan in plans] == [True, False]
 
 
 def test_the_two_spark_engines_are_what_narrow_and_wide_stand_for(spark, lines, capsys):
     frame = spark.createDataFrame([("A", 123, 1.0, 2, 3)], ABC)
     plans = []
     for rows in (frame, widened(frame)):
-        api.score(rows, lines.spec).explain()
+        with through_pandas():
+            api.score(rows, lines.spec).explain()
         plans.append(capsys.readouterr().out)
     assert ["MapInPandas" in plan for plan in plans] == [True, False]
     assert ["ArrowEvalPython" in plan for plan in plans] == [False, True]

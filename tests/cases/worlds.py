@@ -21,6 +21,7 @@ from group_models.mlmodel import MlmodelTemplate
 from group_models.outcomes import FitSettings
 from group_models.payloads import unpack
 from group_models.registry import make_family
+from tests.worlds import through_pandas
 
 MODEL_SET = "zrl.ml.eta"
 
@@ -87,7 +88,8 @@ def scored(engine: str, frame: Any, spec: Any, **options: Any) -> pd.DataFrame:
     """Score a Spark frame in one of the three ways."""
     if engine == "pandas":
         return api.score(frame.toPandas(), spec, **options)
-    return api.score(frame if engine == "narrow" else widened(frame), spec, **options).toPandas()
+    with through_pandas():
+        return api.score(frame if engine == "narrow" else widened(frame), spec, **options).toPandas()
 
 
 def widened(frame: Any) -> Any:

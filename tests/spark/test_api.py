@@ -142,9 +142,10 @@ def test_a_pandas_frame_and_a_spark_frame_get_the_same_answers(any_spark: SparkS
     )
     table = pa.concat_tables([table, more], promote_options="default")
     frame = any_spark.createDataFrame(table).repartition(5)
-    columns = ["row_id", *worlds.KEYS] if engine == "mapInPandas" else None
+    columns = ["row_id"] if engine == "mapInPandas" else ["row_id", *worlds.KEYS]
     options = {"warehouse": str(tmp_path), "columns": columns, "prefix": "p_"}
     by_spark = group_models.score(frame, worlds.MODEL_SET, slots=2, **options)
+    assert ("MapInPandas" in worlds.plan_of(by_spark)) == (engine == "mapInPandas")
     direct = group_models.score(worlds.pandas_rows(table), worlds.MODEL_SET, **options)
     assert list(direct.columns) == by_spark.columns
     assert direct["row_id"].tolist() == table["row_id"].to_pylist()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import io
 import itertools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -340,7 +338,7 @@ CROSSING = (
     ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double"),
     ("decimal(38,18)", "decimal(5,0)", "string", "binary", "date", "timestamp"),
 )
-"""Types that cross pandas, few enough at once for `mapInPandas`."""
+"""Types that cross pandas, as many at once as `wide_crossing` lets through."""
 
 _AS_TEXT = ("float", "double", "array<double>", "map<string,bigint>", "array<struct>", "interval")
 """Types that set operations refuse, or in which they take -0.0 for 0.0."""
@@ -378,19 +376,19 @@ def comparable(types: Sequence[str]) -> list[str]:
     ]
 
 
-def plan_of(frame: SparkFrame) -> str:
-    """Return the physical plan as Spark prints it."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        frame.explain()
-    return said.getvalue()
-
-
 def check_passed(frame: SparkFrame, scored: SparkFrame, types: Sequence[str]) -> None:
     before, after = frame.selectExpr(*comparable(types)), scored.selectExpr(*comparable(types))
     assert scored.select(*frame.columns).schema.simpleString() == frame.schema.simpleString()
     lost, made = before.exceptAll(after), after.exceptAll(before)
     differences = lost.selectExpr("'lost' as how", "id").unionAll(made.selectExpr("'made' as how", "id")).collect()
     assert differences == []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def wide_crossing() -> Iterator[None]:
+    """Let `mapInPandas` take more columns along than pays, so that all types go through pandas."""
+    with worlds.through_pandas():
+        yield
 
 
 class TestPassedByColumns:
@@ -403,14 +401,14 @@ class TestPassedByColumns:
         frame = typed_rows(any_spark, types)
         passed = ["id", *[f"c{i}" for i in range(len(types))]]
         scored = group_models.score(frame, model_set, columns=passed, warehouse=str(warehouse), slots=2)
-        assert "MapInPandas" in plan_of(scored)
+        assert "MapInPandas" in worlds.plan_of(scored)
         check_passed(frame.select(*passed), scored, types)
 
     def test_they_come_back_beside_pandas(self, any_spark: SparkSession, model_set: str, warehouse: Path):
         types = known_types(any_spark)
         frame = typed_rows(any_spark, types)
         scored = group_models.score(frame, model_set, warehouse=str(warehouse), slots=2)
-        plan = plan_of(scored)
+        plan = worlds.plan_of(scored)
         assert "MapInPandas" not in plan
         assert "ArrowEvalPython" in plan
         check_passed(frame, scored, types)
@@ -461,7 +459,7 @@ class TestPassedByColumns:
         frame = any_spark.createDataFrame(pa.table({"id": numbers} | columns | keys | features)).repartition(3)
         asked = (list(columns), self.DRAWN) if engine == "mapInPandas" else (None, self.DRAWN)
         scored = group_models.score(frame, model_set, columns=asked[0], warehouse=str(warehouse), slots=2)
-        assert ("MapInPandas" in plan_of(scored)) == (engine == "mapInPandas")
+        assert ("MapInPandas" in worlds.plan_of(scored)) == (engine == "mapInPandas")
         # Eight columns are all that goes through pandas, so there is no id among them.
         id_ = F.lit(0).alias("id") if asked[0] else F.col("id")
         check_passed(frame.select(id_, *columns), scored.select(id_, *columns), asked[1])
@@ -484,7 +482,7 @@ class TestWhatIsDoneWithTheResult:
         if request.param == "iterator UDF":
             frame, columns = frame.withColumn("t", F.array("id")), None
         scored = group_models.score(frame, model_set, columns=columns, warehouse=str(warehouse), slots=2)
-        assert ("MapInPandas" in plan_of(scored)) == (request.param == "mapInPandas")
+        assert ("MapInPandas" in worlds.plan_of(scored)) == (request.param == "mapInPandas")
         return scored
 
     @pytest.fixture
