@@ -16,6 +16,7 @@ from group_models.live import Alias, Live, newest_release, read_live, read_relea
 from group_models.manifest import STATUSES
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
+from group_models.registering import adopt_moves, show_release
 from group_models.scopes import Ask, KeysLike
 from group_models.spec import Scoring, check_run_id
 from group_models.targets import SpecLike, check_alias, find_target, open_tables
@@ -129,11 +130,13 @@ def train(  # noqa: PLR0913 - the options of one verb
             force = f"`group-models release publish SPEC --run-id {run.run_id} --force` publishes it all the same"
             return dataclasses.replace(run, refusal=f"{run.refusal}; {force}")
         done = publishing.released_as(tables, checked.model_set, run.run_id)
+        adopt_moves(tables, checked)
         if done is None:
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
             done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
             if done is None:
                 return dataclasses.replace(run, refusal=why)
+        show_release(tables, checked)
         return dataclasses.replace(run, release_id=done.release_id)
 
     options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
@@ -175,15 +178,17 @@ def score(  # noqa: PLR0913 - the options of one verb
     prefix
         Put before the names of the added columns.
     """
-    from group_models import scoring
+    from group_models import direct, scoring
 
     check_alias(alias)
     model_set, tables, loaded = find_target(spec, warehouse)
+    if run_id is None and as_of is None:
+        adopt_moves(tables, loaded)
     live = _live(tables, model_set, alias, run_id, as_of)
     rules = (loaded.scoring if loaded else Scoring()).model_copy(
         update={"on_missing": on_missing} if on_missing else {}
     )
-    ask = scoring.Ask(list(live.key_kinds), rules, columns, prefix)
+    ask = direct.Ask(list(live.key_kinds), rules, columns, prefix)
     if isinstance(frame, pd.DataFrame):
         return scoring.score_pandas(frame, tables, model_set, live, ask)
     if not hasattr(frame, "sparkSession"):

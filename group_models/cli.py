@@ -27,7 +27,7 @@ from group_models.cli_options import (
     say,
 )
 from group_models.cli_release import clean, release_app
-from group_models.errors import GroupModelsError, LibraryWarning
+from group_models.errors import GroupModelsError, LibraryWarning, RegistryWarning
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
 """Exit codes: all well; refused input; our fault; trained, but the release was refused or held. 2 is typer's."""
@@ -248,7 +248,8 @@ def _spec(path: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing is raised."""
     warnings.filterwarnings("ignore")
-    warnings.filterwarnings("always", category=LibraryWarning)
+    for told in (LibraryWarning, RegistryWarning):
+        warnings.filterwarnings("always", category=told)
     warnings.showwarning = _show_warning
     # pyspark logs each refused query with the JVM's stack; the message that we print says it in one line.
     logging.getLogger("SQLQueryContextLogger").disabled = True

@@ -94,6 +94,22 @@ def release_unpin(
     say(f"{key} is pinned for {done.alias} no more ({done.release_id})")
 
 
+@release_app.command("register")
+def release_register(spec: SpecArgument, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Bring the registered model and the release log in step."""
+    from group_models import registering, report
+
+    rows = registering.register(spec, warehouse=warehouse)
+    if as_json:
+        print_json([report.as_json(row.row()) for row in rows])
+        return
+    for row in rows:
+        what = f"shows it as version {row.registered_version}" if row.action == "mirror" else row.note or ""
+        say(f"{row.action} for {row.alias}: release {row.target_release_id or row.release_id} {what}".rstrip())
+    if not rows:
+        say("the registered model shows what the release log says")
+
+
 def clean(
     spec: SpecArgument,
     keep: Annotated[int, typer.Option(min=1, metavar="N", help="Releases of each alias that stay.")],
