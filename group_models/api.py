@@ -13,6 +13,7 @@ from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
 from group_models.keys import parse_key
 from group_models.live import Alias, Live, newest_release, read_live, read_releases, read_run, stored_model
+from group_models.logging_runs import log_trained
 from group_models.manifest import STATUSES
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
@@ -110,6 +111,7 @@ def train(  # noqa: PLR0913 - the options of one verb
         Counts by status, seconds by phase, and the release.
     """
     from group_models import publishing
+    from group_models.adapters.mlflow_around import no_autologging
     from group_models.preparing import prepare
     from group_models.resuming import check_run_exists
     from group_models.training import Run, train_run
@@ -130,8 +132,11 @@ def train(  # noqa: PLR0913 - the options of one verb
             force = f"`group-models release publish SPEC --run-id {run.run_id} --force` publishes it all the same"
             return dataclasses.replace(run, refusal=f"{run.refusal}; {force}")
         done = publishing.released_as(tables, checked.model_set, run.run_id)
-        adopt_moves(tables, checked)
         if done is None:
+            try:
+                adopt_moves(tables, checked)
+            except StateError as e:
+                return dataclasses.replace(run, refusal=str(e))
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
             done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
             if done is None:
@@ -140,7 +145,11 @@ def train(  # noqa: PLR0913 - the options of one verb
         return dataclasses.replace(run, release_id=done.release_id)
 
     options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
-    run = train_run(prepared, run_id, say=say, release=publish, **options)
+    with no_autologging():
+        run = train_run(prepared, run_id, say=say, release=publish, **options)
+    mlflow_run_id = log_trained(tables, checked, run.run_id)
+    if mlflow_run_id:
+        say(f"MLflow run {mlflow_run_id}")
     if not run.is_repeated:
         return run
     done = publishing.released_as(tables, checked.model_set, run.run_id)

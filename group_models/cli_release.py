@@ -1,4 +1,4 @@
-"""The commands of the release log, and `clean`. Heavy imports are inside them, so that `--help` answers at once."""
+"""The commands of the release log, `log` and `clean`. Heavy imports are inside, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -108,6 +108,14 @@ def release_register(spec: SpecArgument, warehouse: Warehouse = None, as_json: J
         say(f"{row.action} for {row.alias}: release {row.target_release_id or row.release_id} {what}".rstrip())
     if not rows:
         say("the registered model shows what the release log says")
+
+
+def log(spec: SpecArgument, run_id: RunId = None, warehouse: Warehouse = None) -> None:
+    """Log a finished run (by default the newest) to MLflow; train does so by itself where the spec says `track`."""
+    from group_models import logging_runs
+
+    logged, mlflow_run_id = logging_runs.log_run(spec, run_id, warehouse=warehouse)
+    say(f"run {logged} is MLflow run {mlflow_run_id}")
 
 
 def clean(

@@ -39,11 +39,11 @@ class PlatformError(GroupModelsError):
     """Java, Spark, a worker or a library is missing or does not match the driver."""
 
 
-class RegistryError(PlatformError):
+class ServerError(PlatformError):
     """MLflow's registry or tracking server cannot be reached, or refuses."""
 
 
-class RegistryWarning(UserWarning):
+class ServerWarning(UserWarning):
     """What was released or trained stands, and MLflow does not show it yet."""
 
 

@@ -43,7 +43,7 @@ class Mirroring:
         ------
         StateError
             An alias was moved in a way that is refused, or the models are more than a version may hold.
-        RegistryError
+        ServerError
             The registry cannot be reached, or refuses.
         """
         return [*self.adopt(), *self.show()]

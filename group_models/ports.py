@@ -86,7 +86,7 @@ class Tables(Protocol):
 class ModelRegistry(Protocol):
     """One registered model of a registry: its versions, and the aliases that point at them.
 
-    Each method raises `RegistryError` where the registry cannot be reached or refuses.
+    Each method raises `ServerError` where the registry cannot be reached or refuses.
     """
 
     has_aliases: bool

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
-from group_models.errors import RegistryError, RegistryWarning, SpecError
+from group_models.errors import ServerError, ServerWarning, SpecError, StateError
 from group_models.mirroring import Mirroring
 from group_models.ports import Tables
 from group_models.releases import Release
@@ -24,7 +25,7 @@ def register(spec: SpecLike, *, warehouse: str | None = None) -> list[Release]:
         The spec does not say `register`.
     StateError
         An alias was moved in a way that is refused, or the models are more than a version may hold.
-    RegistryError
+    ServerError
         The registry cannot be reached, or refuses.
     """
     _, tables, loaded = find_target(spec, warehouse)
@@ -44,16 +45,25 @@ def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
 
     Warns
     -----
-    RegistryWarning
-        The registry cannot be asked: the log decides alone.
+    ServerWarning
+        The registry cannot be asked, or the log not be written: the log as it is decides alone.
     """
     if spec is None or spec.registration is None:
         return []
     try:
-        return _mirroring(tables, spec).adopt()
-    except RegistryError as e:
+        rows = _mirroring(tables, spec).adopt()
+    except StateError:
+        raise
+    except Exception as e:  # noqa: BLE001 - who only scores need not be allowed to write, nor reach the registry
         _warn(f"aliases were not compared with the release log, which decides alone: {e}")
         return []
+    return [*rows, *(show_release(tables, spec) if rows else [])]
+
+
+def adopt_before_act(tables: Tables, spec: Spec | None) -> None:
+    """Adopt a move by hand before something is released; one that is refused gives way to what is released now."""
+    with contextlib.suppress(StateError):
+        adopt_moves(tables, spec)
 
 
 def show_release(tables: Tables, spec: Spec | None) -> list[Release]:
@@ -61,7 +71,7 @@ def show_release(tables: Tables, spec: Spec | None) -> list[Release]:
 
     Warns
     -----
-    RegistryWarning
+    ServerWarning
         It does not show it yet, whatever the reason: the release stands.
     """
     if spec is None or spec.registration is None:
@@ -75,8 +85,10 @@ def show_release(tables: Tables, spec: Spec | None) -> list[Release]:
 
 
 def _mirroring(tables: Tables, spec: Spec) -> Mirroring:
-    from group_models.adapters.mlflow_registry import MlflowRegistry
-
+    try:
+        from group_models.adapters.mlflow_registry import MlflowRegistry
+    except ImportError as e:
+        raise ServerError("`register` needs mlflow; install group-models[mlflow]") from e
     rules, track = spec.registration, spec.track
     if rules is None:
         raise SpecError(["register: is missing"])
@@ -90,4 +102,4 @@ def _mirroring(tables: Tables, spec: Spec) -> Mirroring:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, RegistryWarning, stacklevel=3)
+    warnings.warn(text, ServerWarning, stacklevel=3)

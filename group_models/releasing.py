@@ -9,7 +9,7 @@ from group_models import cleaning, pinning, publishing
 from group_models.cleaning import Cleaning
 from group_models.errors import SpecError
 from group_models.live import Alias, read_key_texts, read_releases
-from group_models.registering import show_release
+from group_models.registering import adopt_before_act, show_release
 from group_models.releases import Release
 from group_models.spec import Limits
 from group_models.targets import SpecLike, alias_mistake, check_alias, find_target
@@ -39,6 +39,7 @@ def release(
     """
     _check_options(action, alias, has_to=to is not None, force=force)
     model_set, tables, loaded = find_target(spec, warehouse)
+    adopt_before_act(tables, loaded)
     if action == "rollback":
         if to is None and run_id is not None:
             to = publishing.release_of(tables, model_set, run_id, alias).release_id
@@ -76,6 +77,7 @@ def pin(
     """
     check_alias(alias)
     model_set, tables, loaded = find_target(spec, warehouse)
+    adopt_before_act(tables, loaded)
     done = pinning.pin(tables, model_set, key, run_id=run_id, alias=alias, note=note)
     show_release(tables, loaded)
     return done
@@ -98,6 +100,7 @@ def unpin(
     """
     check_alias(alias)
     model_set, tables, loaded = find_target(spec, warehouse)
+    adopt_before_act(tables, loaded)
     done = pinning.unpin(tables, model_set, key, alias=alias, note=note)
     show_release(tables, loaded)
     return done

@@ -11,8 +11,8 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from group_models.adapters.mlflow_patience import patient
-from group_models.errors import RegistryError
+from group_models.adapters.mlflow_around import patient
+from group_models.errors import ServerError
 
 STATE_TAG = "group_models_state"
 
@@ -91,7 +91,7 @@ class MlflowRegistry:
             )
             made = self._client.get_model_version(self.name, made.version)
         if made.status != "READY":
-            raise RegistryError(
+            raise ServerError(
                 f"{self.describe()}: version {made.version} is {made.status}, not READY; no alias was moved. "
                 "`group-models release register SPEC` makes another one"
             )
@@ -131,9 +131,9 @@ class MlflowRegistry:
                 yield
         except MlflowException as e:
             if e.error_code not in expected:
-                raise RegistryError(f"{self.describe()}: {what} failed: {e.message}{_way_out(e)}") from e
+                raise ServerError(f"{self.describe()}: {what} failed: {e.message}{_way_out(e)}") from e
         except (OSError, NotImplementedError) as e:
-            raise RegistryError(f"{self.describe()}: {what} failed: {e}") from e
+            raise ServerError(f"{self.describe()}: {what} failed: {e}") from e
 
 
 def _way_out(error: MlflowException) -> str:

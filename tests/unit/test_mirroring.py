@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 import warnings
 
 import mlflow
@@ -14,7 +13,7 @@ from mlflow import MlflowClient
 from group_models import api, mirrors, registering, releasing
 from group_models.adapters.mlflow_registry import MlflowRegistry
 from group_models.adapters.path_tables import PathTables
-from group_models.errors import RegistryError, RegistryWarning, SpecError, StateError
+from group_models.errors import ServerError, ServerWarning, SpecError, StateError
 from group_models.live import read_releases
 from group_models.mirroring import Mirroring
 from group_models.publishing import publish
@@ -28,9 +27,8 @@ ASKED = pd.DataFrame({"k": ["a", "b"], "x": [1.0, 1.0]})
 class Place:
     """A model set with three runs, of slopes 1, 10 and 100, and MLflow's registry beside it."""
 
-    def __init__(self, folder, empty):
-        shutil.copy(empty, folder / "mlflow.db")
-        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+    def __init__(self, folder, uri):
+        self.uri = uri
         self.client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
         self.client.create_experiment(SET, artifact_location=(folder / "artifacts").as_uri())
         self.tables = PathTables(folder / "warehouse", "zrl.ml")
@@ -54,8 +52,6 @@ class Place:
 
     def routed(self, name="champion", **options):
         """Return what the registered model predicts for key `a` of x = 1: the slope of the run that serves."""
-        mlflow.set_tracking_uri(self.uri)
-        mlflow.set_registry_uri(self.uri)
         model = mlflow.pyfunc.load_model(f"models:/{SET}@{name}")
         return round(float(model.predict(ASKED)["prediction"][0]), 6)
 
@@ -72,22 +68,11 @@ class Place:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    """MLflow's database before anything is in it; making one takes seconds."""
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{file}").search_experiments()
-    return file
-
-
 @pytest.fixture
-def place(tmp_path, empty):
-    before = mlflow.get_tracking_uri()
+def place(tmp_path, mlflow_db):
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RegistryWarning)
-        yield Place(tmp_path, empty)
-    mlflow.set_tracking_uri(before)
-    mlflow.set_registry_uri("")
+        warnings.simplefilter("error", ServerWarning)
+        yield Place(tmp_path, mlflow_db)
 
 
 def test_each_published_state_is_a_version_and_the_alias_points_at_the_newest(place):
@@ -153,7 +138,7 @@ def test_an_alias_moved_back_by_hand_is_adopted_as_a_rollback_and_batch_scoring_
     (adopted,) = place.log("adopt")
     assert adopted.target_release_id == first.release_id
     assert "was moved to version 1" in adopted.note
-    assert registering.register(place.spec)[0].registered_version == "1"
+    assert place.log()[-1].registered_version == "1"
     assert (place.version(), place.versions()) == ("1", [1, 2])
     assert registering.register(place.spec) == []
 
@@ -163,7 +148,6 @@ def test_an_alias_moved_forward_again_by_hand_is_adopted_too(place):
         place.publish(run_id)
     place.move("1")
     assert place.batch() == 1.0
-    registering.register(place.spec)
     place.move("2")
     assert (place.batch(), place.version()) == (10.0, "2")
 
@@ -174,7 +158,6 @@ def test_a_challenger_promoted_by_hand_is_adopted_as_a_publish(place):
     place.move(place.version("challenger"))
     assert place.batch() == 10.0
     assert [(row.run_id, row.alias) for row in place.log("publish")][-1] == ("r2", "champion")
-    registering.register(place.spec)
     assert (place.version(), place.versions()) == ("2", [1, 2])
 
 
@@ -188,6 +171,30 @@ def test_a_move_by_hand_is_refused_by_name_where_the_spec_says_so_and_the_log_ca
     assert place.log("adopt") == []
     releasing.release(place.spec, "rollback", to=first.release_id)
     assert (place.batch(), place.version()) == (1.0, "1")
+
+
+def test_a_move_by_hand_comes_before_what_is_released_after_it(place):
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    place.move("1")
+    place.publish("r3")
+    assert [row.action for row in place.log("publish", "adopt")] == ["publish", "publish", "adopt", "publish"]
+    assert (place.batch(), place.routed()) == (100.0, 100.0)
+    releasing.release(place.spec, "rollback")
+    assert (place.batch(), place.version()) == (1.0, "1")
+
+
+def test_who_may_not_write_the_log_scores_by_it_and_is_told(place, monkeypatch):
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    place.move("1")
+
+    def refused(*_):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(PathTables, "append", refused)
+    with pytest.warns(ServerWarning, match="aliases were not compared .* read-only"):
+        assert place.batch() == 10.0
 
 
 def test_an_alias_on_a_version_that_is_not_ours_is_refused(place):
@@ -217,12 +224,12 @@ def test_a_registry_that_is_down_costs_no_release_and_is_caught_up_with_later(pl
     for name in ("MAX_RETRIES", "BACKOFF_FACTOR"):
         monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{name}", "0")
     down = dict(place.spec, register={"registry_uri": "http://127.0.0.1:9"})
-    with pytest.warns(RegistryWarning, match=r"what was released stands, .*`.* release register SPEC` catches"):
+    with pytest.warns(ServerWarning, match=r"what was released stands, .*`.* release register SPEC` catches"):
         releasing.release(down, run_id="r1")
-    with pytest.warns(RegistryWarning, match="does not show it yet"):
+    with pytest.warns(ServerWarning, match="does not show it yet"):
         releasing.release(down, run_id="r2")
     assert [row.run_id for row in place.log()] == ["r1", "r2"]
-    with pytest.raises(RegistryError, match=r"zrl\.ml\.eta in http://127\.0\.0\.1:9: .* failed"):
+    with pytest.raises(ServerError, match=r"zrl\.ml\.eta in http://127\.0\.0\.1:9: .* failed"):
         registering.register(down)
     registering.register(place.spec)
     assert place.routed() == 10.0
@@ -233,13 +240,13 @@ def test_a_registry_that_is_down_leaves_scoring_to_the_log(place, monkeypatch):
         monkeypatch.setenv(f"MLFLOW_HTTP_REQUEST_{name}", "0")
     place.publish("r1")
     down = dict(place.spec, register={"registry_uri": "http://127.0.0.1:9"})
-    with pytest.warns(RegistryWarning, match="the release log, which decides alone"):
+    with pytest.warns(ServerWarning, match="the release log, which decides alone"):
         assert api.score(ASKED, down)["prediction"].tolist() == pytest.approx([1.0, 2.0])
 
 
 def test_models_over_the_limit_are_refused_with_their_size_and_the_release_stands(place):
     place.spec["register"]["max_bytes"] = 100
-    with pytest.warns(RegistryWarning, match=r"2 models of [\d,]+ bytes together, and a version may hold 100"):
+    with pytest.warns(ServerWarning, match=r"2 models of [\d,]+ bytes together, and a version may hold 100"):
         place.publish("r1")
     assert (place.batch(), place.versions()) == (1.0, [])
 
@@ -342,6 +349,6 @@ def test_f10_who_may_not_add_versions_is_told_what_is_needed(place, monkeypatch)
         raise MlflowException("no", error_code=PERMISSION_DENIED)
 
     monkeypatch.setattr(MlflowClient, "create_model_version", denied)
-    with pytest.warns(RegistryWarning, match=r"making a version failed: no Only the owner .* CREATE MODEL"):
+    with pytest.warns(ServerWarning, match=r"making a version failed: no Only the owner .* CREATE MODEL"):
         place.publish("r1")
     assert place.log("mirror") == []
