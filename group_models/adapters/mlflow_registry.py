@@ -15,6 +15,7 @@ from group_models.adapters.mlflow_around import patient
 from group_models.errors import ServerError
 
 STATE_TAG = "group_models_state"
+_STATE = "State "
 
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
 """What registries answer for an alias or a model that is not there (MLflow 3.0 to 3.17 differ)."""
@@ -66,17 +67,17 @@ class MlflowRegistry:
             self._client.set_registered_model_alias(self.name, alias, version)
 
     def find(self, state: str) -> str | None:
-        """Return the newest version that was made of a state; None also where a registry keeps no tags."""
+        """Return the newest version that was made of a state; None where none is known."""
         found: list[int] = []
         with self._asking("looking for a version", or_absent=True):
             versions = self._client.search_model_versions(f"name='{self.name}'")
-            found = [int(v.version) for v in versions if v.tags.get(STATE_TAG) == state and v.status == "READY"]
+            found = [int(v.version) for v in versions if _state_of(v) == state and v.status == "READY"]
         return str(max(found)) if found else None
 
     def state_of(self, version: str) -> str | None:
-        """Return the state that a version was made of, None where it is not ours or a registry keeps no tags."""
+        """Return the state that a version was made of, None where it is not ours."""
         with self._asking(f"reading version {version}", or_absent=True):
-            return self._client.get_model_version(self.name, version).tags.get(STATE_TAG)
+            return _state_of(self._client.get_model_version(self.name, version))
         return None
 
     def add(self, directory: Path, *, state: str, tags: Mapping[str, str], description: str) -> str:
@@ -87,7 +88,7 @@ class MlflowRegistry:
                 self.name,
                 **self._source(directory),
                 tags={**tags, STATE_TAG: state},
-                description=description,
+                description=f"{description} {_STATE}{state}",
             )
             made = self._client.get_model_version(self.name, made.version)
         if made.status != "READY":
@@ -134,6 +135,17 @@ class MlflowRegistry:
                 raise ServerError(f"{self.describe()}: {what} failed: {e.message}{_way_out(e)}") from e
         except (OSError, NotImplementedError) as e:
             raise ServerError(f"{self.describe()}: {what} failed: {e}") from e
+
+
+def _state_of(version: Any) -> str | None:
+    """Return the state that a version was made of: of its tags, else of its description.
+
+    The registry of the open-source Unity Catalog keeps no tags, and `tags` is a method there (MLflow 3.17).
+    """
+    if isinstance(version.tags, Mapping) and STATE_TAG in version.tags:
+        return str(version.tags[STATE_TAG])
+    _, found, state = (version.description or "").rpartition(_STATE)
+    return state if found else None
 
 
 def _way_out(error: MlflowException) -> str:

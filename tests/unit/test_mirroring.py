@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import json
+import os
+import urllib.error
+import urllib.request
 import warnings
 
 import mlflow
@@ -308,8 +313,47 @@ def test_what_is_published_while_a_version_is_made_is_shown_at_last(place):
     assert [row.action for row in place.log()] == ["publish", "publish", "mirror"]
 
 
+UC = os.environ.get("GROUP_MODELS_UC_URI")
+
+
+def ask_catalog(method, path, body=None):
+    """Ask the catalog's server; what is there already, or not there, is all right."""
+    data = None if body is None else json.dumps(body).encode()
+    url = f"{UC}/api/2.1/unity-catalog/{path}"
+    request = urllib.request.Request(  # noqa: S310 - the server that the environment names
+        url, data, {"Content-Type": "application/json"}, method=method
+    )
+    with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request):  # noqa: S310 - as above
+        pass
+
+
+@pytest.mark.skipif(UC is None, reason="GROUP_MODELS_UC_URI names no Unity Catalog server")
+def test_the_registry_of_an_open_source_unity_catalog_gets_the_versions_and_the_log_decides(place):
+    catalog, schema, _ = SET.split(".")
+    ask_catalog("POST", "catalogs", {"name": catalog})
+    ask_catalog("POST", "schemas", {"name": schema, "catalog_name": catalog})
+    ask_catalog("DELETE", f"models/{SET}?force=true")
+    place.spec["register"] = {"registry_uri": f"uc:{UC}"}
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    releasing.release(place.spec, "rollback")
+    assert [row.registered_version for row in place.log("mirror")] == ["1", "2", "1"]
+    assert place.batch() == 1.0
+    mlflow.set_registry_uri(f"uc:{UC}")
+    found = [mlflow.pyfunc.load_model(f"models:/{SET}/{number}").predict(ASKED)["prediction"][0] for number in (1, 2)]
+    assert found == pytest.approx([1.0, 10.0])
+
+
+def test_a_version_is_found_by_its_description_where_a_registry_keeps_no_tags(place):
+    place.publish("r1")
+    state = place.client.get_model_version(SET, "1").tags["group_models_state"]
+    place.client.delete_model_version_tag(SET, "1", "group_models_state")
+    registry = MlflowRegistry(SET, registry_uri=place.uri, tracking_uri=place.uri)
+    assert (registry.find(state), registry.find("other"), registry.state_of("1")) == ("1", None, state)
+
+
 class WithoutAliases(MlflowRegistry):
-    """Like the registry of the open-source Unity Catalog: it knows no alias and keeps no tags."""
+    """Like the registry of the open-source Unity Catalog: it knows no alias."""
 
     def __init__(self, uri):
         super().__init__(SET, registry_uri=uri, tracking_uri=uri)
@@ -318,10 +362,7 @@ class WithoutAliases(MlflowRegistry):
     def version_of(self, alias):
         raise NotImplementedError
 
-    move = state_of = version_of
-
-    def find(self, state):
-        return None
+    move = version_of
 
 
 def test_a_registry_without_aliases_gets_the_versions_and_the_log_decides(place):
