@@ -127,7 +127,7 @@ def answer_frame(asked: Asked, live: Live, ask: Ask, fetch: Fetch) -> pd.DataFra
     planned = plan.keys[PLANNED].to_numpy()[codes]
     final = np.where(status == SCORED, planned, status)
     outputs = {"prediction": prediction, "score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
-    outputs |= {name: plan.keys[name].to_pandas().to_numpy()[codes] for name in PROVENANCE}
+    outputs |= {name: plan.keys[name].to_numpy()[codes] for name in PROVENANCE}
     added = pd.DataFrame({ask.prefix + name: outputs[name] for name in OUTPUTS}, index=asked.frame.index)
     return pd.concat([asked.frame[asked.passed], added], axis=1)
 

@@ -8,7 +8,7 @@ going back to that state goes back to that version.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from group_models import releases
 from group_models.cleans import check_kept
@@ -83,39 +83,53 @@ def is_moved(log: Sequence[Release], alias: str, version: str | None) -> bool:
 def adopting_acts(log: Sequence[Release], alias: str, version: str, *, by: str) -> list[Act]:
     """Return the rows with which an alias comes to serve what the version holds that somebody moved it to.
 
-    To a version that the alias had: one `adopt`, which counts as a rollback. Of `champion` to one that `challenger`
-    had: a `publish` of each run that counted there.
+    To a version that the alias had: one `adopt`, which counts as a rollback and leaves pins alone. Of `champion` to one
+    that only `challenger` had: a `publish` of each run that counted there.
 
     Raises
     ------
     StateError
-        There are no such rows: the message names the version and what brings the alias back.
+        Such rows would make another state than the version holds, because other runs count meanwhile, or a clean has
+        removed models of it.
     """
     shown = _shown_by(log, version)
-    own = [row for row in shown if row.alias == alias]
-    if own:
-        return [_adopt(log, alias, own[-1], by)]
-    wanted = releases.counted(log, CHALLENGER, shown[-1].target_release_id)
-    new = sorted(wanted - releases.counted(log, alias))
-    if not new:
-        raise StateError(_foreign(log, alias, version, f"every run of it counts for {alias} already"))
-    note = f"{alias} was moved to version {version} of {shown[-1].alias}"
+    of = next((row for row in reversed(shown) if row.alias == alias), shown[-1])
+    wanted = releases.counted(log, of.alias, of.target_release_id)
+    acts = _adopt(log, alias, of, by) if of.alias == alias else _publishes(log, alias, of, wanted, by)
+    if not acts or releases.counted(_after(log, acts), alias) != wanted:
+        why = f"neither a rollback of {alias} nor a publish to it brings back what that version holds"
+        raise StateError(_foreign(log, alias, version, why))
+    return acts
+
+
+def _adopt(log: Sequence[Release], alias: str, shown: Release, by: str) -> list[Act]:
+    last = releases.find_release(log, shown.target_release_id or "")
+    then = [row for row in log if row.at <= last.at and row.alias == alias and row.action in CHANGING]
+    if not then:
+        return []
+    check_kept(log, [alias], then[-1].release_id)
     return [
-        Act(model_set=shown[-1].model_set, alias=alias, action="publish", run_id=run_id, by=by, note=note)
-        for run_id in new
+        Act(
+            model_set=shown.model_set, alias=alias, action="adopt", target_release_id=then[-1].release_id, by=by,
+            note=f"{alias} was moved to version {shown.registered_version}",
+        )
+    ]  # fmt: skip
+
+
+def _publishes(log: Sequence[Release], alias: str, shown: Release, wanted: Collection[str], by: str) -> list[Act]:
+    note = f"{alias} was moved to version {shown.registered_version} of {shown.alias}"
+    new = sorted(set(wanted) - releases.counted(log, alias))
+    return [
+        Act(model_set=shown.model_set, alias=alias, action="publish", run_id=run_id, by=by, note=note) for run_id in new
     ]
 
 
-def _adopt(log: Sequence[Release], alias: str, shown: Release, by: str) -> Act:
-    then = _until(log, shown.target_release_id)
-    target = [row for row in then if row.alias == alias and row.action in CHANGING]
-    if not target:
-        raise StateError(_foreign(log, alias, shown.registered_version, "nothing was published to it by then"))
-    check_kept(log, [alias], target[-1].release_id)
-    return Act(
-        model_set=shown.model_set, alias=alias, action="adopt", target_release_id=target[-1].release_id, by=by,
-        note=f"{alias} was moved to version {shown.registered_version}",
-    )  # fmt: skip
+def _after(log: Sequence[Release], acts: Sequence[Act]) -> list[Release]:
+    """Return the log as these rows would leave it."""
+    then = list(log)
+    for act in acts:
+        then.append(releases.next_release(then[-1] if then else None, act))
+    return then
 
 
 def moved_text(log: Sequence[Release], alias: str, version: str) -> str:
@@ -140,8 +154,3 @@ def _foreign(log: Sequence[Release], alias: str, version: str | None, why: str) 
 
 def _shown_by(log: Sequence[Release], version: str) -> list[Release]:
     return [row for row in log if row.action == "mirror" and row.registered_version == version]
-
-
-def _until(log: Sequence[Release], release_id: str | None) -> list[Release]:
-    last = releases.find_release(log, release_id or "")
-    return [row for row in log if (row.at, row.release_id) <= (last.at, last.release_id)]

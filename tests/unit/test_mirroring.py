@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from group_models import api, mirrors, registering, releasing
 from group_models.adapters.mlflow_registry import MlflowRegistry
 from group_models.adapters.path_tables import PathTables
+from group_models.cli import main
 from group_models.errors import ServerError, ServerWarning, SpecError, StateError
 from group_models.live import read_releases
 from group_models.mirroring import Mirroring
@@ -311,6 +312,26 @@ def test_what_is_published_while_a_version_is_made_is_shown_at_last(place):
     place.mirroring(Slow(SET, registry_uri=place.uri, tracking_uri=place.uri)).keep_in_step()
     assert place.routed() == 10.0
     assert [row.action for row in place.log()] == ["publish", "publish", "mirror"]
+
+
+def test_the_command_says_what_it_did_and_when_there_is_nothing_to_do(place, tmp_path, capsys):
+    publish(place.tables, SET, "r1", limits=Limits())
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(json.dumps(place.spec), encoding="utf-8")
+    assert main(["release", "register", str(spec)]) == 0
+    assert "shows it as version 1" in capsys.readouterr().err
+    assert main(["release", "register", str(spec), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["release", "register", str(spec)]) == 0
+    assert "the registered model shows what the release log says" in capsys.readouterr().err
+    assert main(["release", "list", str(spec)]) == 0
+    assert "version 1" in " ".join(capsys.readouterr().out.split())
+    place.publish("r2")
+    place.move("1")
+    assert main(["release", "register", str(spec)]) == 0
+    said = capsys.readouterr().err
+    assert "adopt for champion" in said
+    assert "shows it as version 1" in said
 
 
 UC = os.environ.get("GROUP_MODELS_UC_URI")
