@@ -125,10 +125,8 @@ def move_by_hand(tables, registry, alias, number):
         assert registry.aliases[alias] == version
 
 
-STEPS = st.tuples(
-    st.sampled_from(["publish", "publish", "rollback", "stop", "move", "move"]), st.sampled_from(ALIASES), st.integers(0, 9),
-    st.booleans(),
-)  # fmt: skip
+ACTS = st.sampled_from(["publish", "publish", "rollback", "stop", "move", "move"])
+STEPS = st.tuples(ACTS, st.sampled_from(ALIASES), st.integers(0, 9), st.booleans())
 
 
 @settings(max_examples=60)
