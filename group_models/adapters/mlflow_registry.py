@@ -17,6 +17,7 @@ from group_models.errors import ServerError
 STATE_TAG = "group_models_state"
 _STATE = "State "
 
+_CATALOGS = ("uc:", "databricks-uc")
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "NOT_FOUND")
 """What registries answer for an alias or a model that is not there (MLflow 3.0 to 3.17 differ)."""
 _THERE = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
@@ -31,7 +32,8 @@ class MlflowRegistry:
     name
         The registered model's, three levels.
     registry_uri, tracking_uri
-        By default those that MLflow is set to. The tracking server keeps the files, but for Unity Catalog.
+        By default those that MLflow is set to; of a registry that is named, its own server. The tracking server keeps
+        the files, but for Unity Catalog.
     experiment
         Where the files are kept; one named like the model by default.
     """
@@ -45,7 +47,10 @@ class MlflowRegistry:
         experiment: str | None = None,
     ) -> None:
         self.name = name
-        self._uri = registry_uri or tracking_uri or mlflow.get_registry_uri()
+        self._uri = registry_uri or _registry_of(tracking_uri) or mlflow.get_registry_uri()
+        # Unity Catalog tracks nothing; every other registry is also what keeps the files of its versions.
+        is_catalog = self._uri.startswith(_CATALOGS)
+        tracking_uri = tracking_uri or (None if is_catalog else registry_uri)
         self._client = MlflowClient(tracking_uri=tracking_uri, registry_uri=self._uri)
         self._experiment = experiment or name
         # The registry of the open-source Unity Catalog raises NotImplementedError for aliases (MLflow 3.17).
@@ -109,7 +114,7 @@ class MlflowRegistry:
         `file:` URIs on a local store name (open-source Unity Catalog, MLflow 3.17). The others keep no files of their
         own: there they go to the tracking server as a logged model, of no run and so of no run of the user's.
         """
-        if self._uri.startswith(("uc:", "databricks-uc")):
+        if self._uri.startswith(_CATALOGS):
             return {"source": str(directory)}
         logged = self._client.create_logged_model(self._experiment_id(), name="router")
         self._client.log_model_artifacts(logged.model_id, str(directory))
@@ -135,6 +140,13 @@ class MlflowRegistry:
                 raise ServerError(f"{self.describe()}: {what} failed: {e.message}{_way_out(e)}") from e
         except (OSError, NotImplementedError) as e:
             raise ServerError(f"{self.describe()}: {what} failed: {e}") from e
+
+
+def _registry_of(tracking_uri: str | None) -> str | None:
+    """Return the registry that belongs to a tracking server: of a Databricks workspace that of Unity Catalog."""
+    if tracking_uri is None or not tracking_uri.startswith("databricks"):
+        return tracking_uri
+    return tracking_uri.replace("databricks", "databricks-uc", 1)
 
 
 def _state_of(version: Any) -> str | None:

@@ -38,9 +38,7 @@ class Place:
         self.client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
         self.client.create_experiment(SET, artifact_location=(folder / "artifacts").as_uri())
         self.tables = PathTables(folder / "warehouse", "zrl.ml")
-        self.spec = fitted.spec(
-            folder / "warehouse", register={"registry_uri": self.uri}, track={"tracking_uri": self.uri}
-        )
+        self.spec = fitted.spec(folder / "warehouse", register={"registry_uri": self.uri})
         for number, run_id in enumerate(("r1", "r2", "r3")):
             fitted.add_run(self.tables, run_id, number, {"a": 10.0**number, "b": 2 * 10.0**number})
 
@@ -371,6 +369,21 @@ def test_a_version_is_found_by_its_description_where_a_registry_keeps_no_tags(pl
     place.client.delete_model_version_tag(SET, "1", "group_models_state")
     registry = MlflowRegistry(SET, registry_uri=place.uri, tracking_uri=place.uri)
     assert (registry.find(state), registry.find("other"), registry.state_of("1")) == ("1", None, state)
+
+
+@pytest.mark.parametrize(
+    ("registry_uri", "tracking_uri", "said"),
+    [
+        (None, "databricks://work", "databricks-uc://work"),
+        ("databricks-uc", "http://tracks", "databricks-uc"),
+        (None, "http://tracks", "http://tracks"),
+        ("uc:http://catalog", None, "uc:http://catalog"),
+    ],
+)
+def test_the_registry_is_the_one_that_is_named_or_that_of_the_tracking_server(registry_uri, tracking_uri, said):
+    registry = MlflowRegistry(SET, registry_uri=registry_uri, tracking_uri=tracking_uri)
+    assert registry.describe() == f"registered model {SET} in {said}"
+    assert registry.has_aliases is not said.startswith("uc:")
 
 
 class WithoutAliases(MlflowRegistry):
