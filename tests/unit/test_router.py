@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 
 import mlflow
 import numpy as np
@@ -166,16 +166,13 @@ def test_models_of_other_libraries_are_told_or_refused_when_a_router_is_loaded(a
 
 
 def test_predictions_of_many_threads_are_each_their_own(asked, tmp_path):
-    bundle, wrong = Bundle(file_of(asked, tmp_path)[0], max_models=2), []
+    bundle = Bundle(file_of(asked, tmp_path)[0], max_models=2)
 
-    def ask(name, slope):
-        for x in range(40):
-            prediction = bundle.predict(pd.DataFrame({"k": [name], "x": [float(x)]}))["prediction"][0]
-            wrong.extend([(name, x)] * (abs(prediction - slope * x) > 1e-9))
+    def ask(name):
+        rows = [pd.DataFrame({"k": [name], "x": [float(x)]}) for x in range(40)]
+        return [bundle.predict(row)["prediction"][0] for row in rows]
 
-    threads = [threading.Thread(target=ask, args=item) for item in SLOPES.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with concurrent.futures.ThreadPoolExecutor(len(SLOPES)) as pool:
+        found = list(pool.map(ask, SLOPES))
+    expected = [[slope * x for x in range(40)] for slope in SLOPES.values()]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
