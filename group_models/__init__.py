@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from group_models.api import load_model, plan, score, show, train
     from group_models.loading import load_spec
+    from group_models.logging_runs import log_run
+    from group_models.registering import register
     from group_models.releasing import clean, list_releases, pin, release, unpin
     from group_models.spec import Spec
 
 __all__ = [
     "Spec", "clean", "list_releases", "load_model", "load_spec",
-    "pin", "plan", "release", "score", "show", "train", "unpin",
+    "log_run", "pin", "plan", "register", "release", "score", "show", "train", "unpin",
 ]  # fmt: skip
 
 _MODULES = {
     "Spec": "spec",
     "load_spec": "loading",
+    "log_run": "logging_runs",
+    "register": "registering",
     **dict.fromkeys(("clean", "list_releases", "pin", "release", "unpin"), "releasing"),
 }
 

@@ -13,9 +13,11 @@ from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
 from group_models.keys import parse_key
 from group_models.live import Alias, Live, newest_release, read_live, read_releases, read_run, stored_model
+from group_models.logging_runs import log_trained
 from group_models.manifest import STATUSES
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
+from group_models.registering import adopt_moves, show_release
 from group_models.scopes import Ask, KeysLike
 from group_models.spec import Scoring, check_run_id
 from group_models.targets import SpecLike, check_alias, find_target, open_tables
@@ -109,6 +111,7 @@ def train(  # noqa: PLR0913 - the options of one verb
         Counts by status, seconds by phase, and the release.
     """
     from group_models import publishing
+    from group_models.adapters.mlflow_around import no_autologging
     from group_models.preparing import prepare
     from group_models.resuming import check_run_exists
     from group_models.training import Run, train_run
@@ -130,14 +133,23 @@ def train(  # noqa: PLR0913 - the options of one verb
             return dataclasses.replace(run, refusal=f"{run.refusal}; {force}")
         done = publishing.released_as(tables, checked.model_set, run.run_id)
         if done is None:
+            try:
+                adopt_moves(tables, checked)
+            except StateError as e:
+                return dataclasses.replace(run, refusal=str(e))
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
             done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
             if done is None:
                 return dataclasses.replace(run, refusal=why)
+        show_release(tables, checked)
         return dataclasses.replace(run, release_id=done.release_id)
 
     options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
-    run = train_run(prepared, run_id, say=say, release=publish, **options)
+    with no_autologging():
+        run = train_run(prepared, run_id, say=say, release=publish, **options)
+    mlflow_run_id = log_trained(tables, checked, run.run_id)
+    if mlflow_run_id:
+        say(f"MLflow run {mlflow_run_id}")
     if not run.is_repeated:
         return run
     done = publishing.released_as(tables, checked.model_set, run.run_id)
@@ -175,15 +187,17 @@ def score(  # noqa: PLR0913 - the options of one verb
     prefix
         Put before the names of the added columns.
     """
-    from group_models import scoring
+    from group_models import direct, scoring
 
     check_alias(alias)
     model_set, tables, loaded = find_target(spec, warehouse)
+    if run_id is None and as_of is None:
+        adopt_moves(tables, loaded)
     live = _live(tables, model_set, alias, run_id, as_of)
     rules = (loaded.scoring if loaded else Scoring()).model_copy(
         update={"on_missing": on_missing} if on_missing else {}
     )
-    ask = scoring.Ask(list(live.key_kinds), rules, columns, prefix)
+    ask = direct.Ask(list(live.key_kinds), rules, columns, prefix)
     if isinstance(frame, pd.DataFrame):
         return scoring.score_pandas(frame, tables, model_set, live, ask)
     if not hasattr(frame, "sparkSession"):

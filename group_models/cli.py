@@ -26,8 +26,8 @@ from group_models.cli_options import (
     print_json,
     say,
 )
-from group_models.cli_release import clean, release_app
-from group_models.errors import GroupModelsError, LibraryWarning
+from group_models.cli_release import clean, log, release_app
+from group_models.errors import GroupModelsError, LibraryWarning, ServerWarning
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
 """Exit codes: all well; refused input; our fault; trained, but the release was refused or held. 2 is typer's."""
@@ -42,6 +42,7 @@ app = typer.Typer(
 )
 app.add_typer(release_app, name="release")
 app.command()(clean)
+app.command()(log)
 
 
 class Mode(StrEnum):
@@ -248,7 +249,8 @@ def _spec(path: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; nothing is raised."""
     warnings.filterwarnings("ignore")
-    warnings.filterwarnings("always", category=LibraryWarning)
+    for told in (LibraryWarning, ServerWarning):
+        warnings.filterwarnings("always", category=told)
     warnings.showwarning = _show_warning
     # pyspark logs each refused query with the JVM's stack; the message that we print says it in one line.
     logging.getLogger("SQLQueryContextLogger").disabled = True

@@ -1,4 +1,4 @@
-"""The commands of the release log, and `clean`. Heavy imports are inside them, so that `--help` answers at once."""
+"""The commands of the release log, `log` and `clean`. Heavy imports are inside, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -92,6 +92,30 @@ def release_unpin(
 
     done = releasing.unpin(spec, key, alias=alias.value, note=note, warehouse=warehouse)
     say(f"{key} is pinned for {done.alias} no more ({done.release_id})")
+
+
+@release_app.command("register")
+def release_register(spec: SpecArgument, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
+    """Bring the registered model and the release log in step."""
+    from group_models import registering, report
+
+    rows = registering.register(spec, warehouse=warehouse)
+    if as_json:
+        print_json([report.as_json(row.row()) for row in rows])
+        return
+    for row in rows:
+        what = f"shows it as version {row.registered_version}" if row.action == "mirror" else row.note or ""
+        say(f"{row.action} for {row.alias}: release {row.target_release_id or row.release_id} {what}".rstrip())
+    if not rows:
+        say("the registered model shows what the release log says")
+
+
+def log(spec: SpecArgument, run_id: RunId = None, warehouse: Warehouse = None) -> None:
+    """Log a finished run (by default the newest) to MLflow; train does so by itself where the spec says `track`."""
+    from group_models import logging_runs
+
+    logged, mlflow_run_id = logging_runs.log_run(spec, run_id, warehouse=warehouse)
+    say(f"run {logged} is MLflow run {mlflow_run_id}")
 
 
 def clean(

@@ -39,5 +39,13 @@ class PlatformError(GroupModelsError):
     """Java, Spark, a worker or a library is missing or does not match the driver."""
 
 
+class ServerError(PlatformError):
+    """MLflow's registry or tracking server cannot be reached, or refuses."""
+
+
+class ServerWarning(UserWarning):
+    """What was released or trained stands, and MLflow does not show it yet."""
+
+
 class LibraryWarning(UserWarning):
     """Stored models were trained with other libraries, or said something while they were read."""

@@ -196,8 +196,9 @@ def feature_frame(frame: pd.DataFrame, features: Mapping[str, ColumnKind]) -> pd
 def _unlike(values: pd.Series[Any], kind: ColumnKind) -> str | None:
     """Return what the values are where they are not of this kind."""
     if pd.api.types.is_bool_dtype(values.dtype) or pd.api.types.is_numeric_dtype(values.dtype):
-        is_empty = len(values) == 0 or bool(values.isna().all())
-        return None if kind == "numeric" or is_empty else f"{values.dtype} values, and the models were trained on text"
+        if kind == "numeric" or len(values) == 0 or bool(values.isna().all()):
+            return None
+        return f"{values.dtype} values, and the models were trained on text"
     if values.dtype != object and not pd.api.types.is_string_dtype(values.dtype):
         return f"{values.dtype} values"
     allowed = (str,) if kind == "text" else (int, float, bool, decimal.Decimal, np.number, np.bool_)

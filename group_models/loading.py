@@ -155,7 +155,8 @@ def _meant(location: tuple[Any, ...]) -> str:
     for part in location[:-1]:
         field = model.model_fields.get(str(part))
         model = field.annotation if field is not None else Spec
-    allowed = sorted(getattr(model, "model_fields", Spec.model_fields))
+    fields = getattr(model, "model_fields", Spec.model_fields)
+    allowed = sorted(field.alias or name for name, field in fields.items())
     close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"{hint} (allowed: {', '.join(allowed)})"

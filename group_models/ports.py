@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -80,3 +81,30 @@ class Tables(Protocol):
 
     def local_paths(self) -> list[str]:
         """Return the folders of this machine that hold the tables, and that Spark's machines must see too."""
+
+
+class ModelRegistry(Protocol):
+    """One registered model of a registry: its versions, and the aliases that point at them.
+
+    Each method raises `ServerError` where the registry cannot be reached or refuses.
+    """
+
+    has_aliases: bool
+
+    def version_of(self, alias: str) -> str | None:
+        """Return the version that an alias points at, None where there is none."""
+
+    def move(self, alias: str, version: str) -> None:
+        """Point an alias at a version."""
+
+    def find(self, state: str) -> str | None:
+        """Return the newest version that was made of a state, None where none is known."""
+
+    def state_of(self, version: str) -> str | None:
+        """Return the state that a version was made of, None where nothing is known of it."""
+
+    def add(self, directory: Path, *, state: str, tags: Mapping[str, str], description: str) -> str:
+        """Make a version of a model's directory and return its number once it can be loaded."""
+
+    def describe(self) -> str:
+        """Return which registered model this is and where, for people."""

@@ -9,6 +9,7 @@ from group_models import cleaning, pinning, publishing
 from group_models.cleaning import Cleaning
 from group_models.errors import SpecError
 from group_models.live import Alias, read_key_texts, read_releases
+from group_models.registering import adopt_before_act, show_release
 from group_models.releases import Release
 from group_models.spec import Limits
 from group_models.targets import SpecLike, alias_mistake, check_alias, find_target
@@ -38,13 +39,17 @@ def release(
     """
     _check_options(action, alias, has_to=to is not None, force=force)
     model_set, tables, loaded = find_target(spec, warehouse)
+    adopt_before_act(tables, loaded)
     if action == "rollback":
         if to is None and run_id is not None:
             to = publishing.release_of(tables, model_set, run_id, alias).release_id
-        return publishing.rollback(tables, model_set, target=to, alias=alias, note=note)
-    limits = loaded.limits if loaded else Limits()
-    run_id = run_id or publishing.newest_run(tables, model_set)
-    return publishing.publish(tables, model_set, run_id, limits=limits, alias=alias, force=force, note=note)
+        done = publishing.rollback(tables, model_set, target=to, alias=alias, note=note)
+    else:
+        limits = loaded.limits if loaded else Limits()
+        run_id = run_id or publishing.newest_run(tables, model_set)
+        done = publishing.publish(tables, model_set, run_id, limits=limits, alias=alias, force=force, note=note)
+    show_release(tables, loaded)
+    return done
 
 
 def pin(
@@ -71,8 +76,11 @@ def pin(
         The run left the key without a model; the message says what became of it.
     """
     check_alias(alias)
-    model_set, tables, _ = find_target(spec, warehouse)
-    return pinning.pin(tables, model_set, key, run_id=run_id, alias=alias, note=note)
+    model_set, tables, loaded = find_target(spec, warehouse)
+    adopt_before_act(tables, loaded)
+    done = pinning.pin(tables, model_set, key, run_id=run_id, alias=alias, note=note)
+    show_release(tables, loaded)
+    return done
 
 
 def unpin(
@@ -91,8 +99,11 @@ def unpin(
         The key is not pinned.
     """
     check_alias(alias)
-    model_set, tables, _ = find_target(spec, warehouse)
-    return pinning.unpin(tables, model_set, key, alias=alias, note=note)
+    model_set, tables, loaded = find_target(spec, warehouse)
+    adopt_before_act(tables, loaded)
+    done = pinning.unpin(tables, model_set, key, alias=alias, note=note)
+    show_release(tables, loaded)
+    return done
 
 
 def _check_options(action: str, alias: str, *, has_to: bool, force: bool) -> None:

@@ -104,6 +104,7 @@ def _subject(release: Release, keys: Mapping[str, str]) -> str:
         return f"{release.alias} before release {release.target_release_id}"
     key = keys.get(release.key_id or "", release.key_id)
     parts = {"key": key, "run": release.run_id, "release": release.target_release_id}
+    parts |= {"version": release.registered_version}
     return " to ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
 
 

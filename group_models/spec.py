@@ -175,6 +175,21 @@ class Scoring(_Model):
     on_library_change: Literal["warn", "refuse"] = "warn"
 
 
+class Registration(_Model):
+    """Where each published state becomes a version of one registered model, named like the model set."""
+
+    registry_uri: str | None = None
+    max_bytes: Bytes = 2 * 2**30
+    on_moved_alias: Literal["adopt", "refuse"] = "adopt"
+
+
+class Track(_Model):
+    """Where each training run becomes an MLflow run."""
+
+    experiment: str | None = Field(default=None, min_length=1)
+    tracking_uri: str | None = None
+
+
 _DECIDE_A_FIT = (
     "keys", "target", "features", "estimator", "time_column", "task", "holdout", "refit", "oversize", "seed",
 )  # fmt: skip
@@ -207,6 +222,9 @@ class Spec(_Model):
     on_library_change: Literal["retrain", "keep", "refuse"] = "retrain"
     compute: Compute = Compute()
     scoring: Scoring = Scoring()
+    # The metaclass of pydantic's models has a method `register`: a field of that name would warn.
+    registration: Registration | None = Field(default=None, alias="register")
+    track: Track | None = None
     seed: int = Field(default=7, ge=0, lt=2**63)
     warehouse: str | None = None
 

@@ -262,10 +262,10 @@ MANIFEST = Table(
 
 RUN = Table(
     "group_model_run",
-    "one row: a run started, was planned or finished, or went on although something had changed",
+    "one row: a run started, was planned, finished or logged, or went on although something had changed",
     (
         _MODEL_SET, _RUN_ID,
-        _required("event", "string", "started, planned, accepted or finished"),
+        _required("event", "string", "started, planned, accepted, finished or logged"),
         _required("at", "timestamp", "when"),
         Column("scope", "string", "predicate on key columns, or number and digest of a list; null for all keys"),
         Column("base_release", "string", "newest release row when the run started"),

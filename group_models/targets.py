@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
-from group_models.adapters.path_tables import PathTables
+from group_models.adapters.places import tables_of
 from group_models.errors import SpecError
 from group_models.live import Alias
 from group_models.loading import load_spec
 from group_models.ports import Tables
-from group_models.spec import Spec, is_catalog, name_mistake
-
-WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
-"""Environment variable that says where the tables are, unless a call or the spec does."""
+from group_models.spec import Spec, name_mistake
 
 SpecLike: TypeAlias = Spec | Mapping[str, Any] | str | Path
 """A spec: checked, as a mapping, or as the path of a YAML file."""
@@ -23,14 +19,14 @@ SpecLike: TypeAlias = Spec | Mapping[str, Any] | str | Path
 
 def open_tables(spec: Spec, warehouse: str | None = None) -> Tables:
     """Return the tables of a spec's schema."""
-    return _tables(spec.schema_name, warehouse or spec.warehouse)
+    return tables_of(spec.schema_name, warehouse or spec.warehouse)
 
 
 def find_target(spec: SpecLike, warehouse: str | None) -> tuple[str, Tables, Spec | None]:
     """Return model set, tables and spec of what a caller named: a spec, or a model set by its name."""
     is_file = isinstance(spec, str) and (Path(spec).exists() or spec.endswith((".yaml", ".yml")))
     if isinstance(spec, str) and not is_file and name_mistake(spec) is None:
-        return spec, _tables(spec.rpartition(".")[0], warehouse), None
+        return spec, tables_of(spec.rpartition(".")[0], warehouse), None
     loaded = load_spec(spec)
     return loaded.model_set, open_tables(loaded, warehouse), loaded
 
@@ -51,12 +47,3 @@ def alias_mistake(alias: str) -> str | None:
     """Return why something is no alias, or None."""
     known = get_args(Alias)
     return None if alias in known else f"alias {alias!r}: say {' or '.join(known)}"
-
-
-def _tables(schema: str, warehouse: str | None) -> Tables:
-    place = warehouse or os.environ.get(WAREHOUSE) or "warehouse"
-    if is_catalog(place):
-        from group_models.adapters.spark_tables import SparkTables
-
-        return SparkTables(schema, location=place.partition(":")[2] or None)
-    return PathTables(Path(place).absolute(), schema)

@@ -7,6 +7,7 @@ runs as one kind: as Connect where it is marked `connect`, as classic otherwise.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from group_models.ports import SparkSession
 
@@ -46,6 +48,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     os.environ.pop(_CONNECT_MODE, None)
     if item.get_closest_marker("connect"):
         os.environ[_CONNECT_MODE] = "1"
+
+
+@pytest.fixture(scope="session")
+def _empty_mlflow_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database before anything is in it; making one takes seconds."""
+    from mlflow import MlflowClient
+
+    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{file}").search_experiments()
+    return file
+
+
+@pytest.fixture
+def mlflow_db(tmp_path: Path, _empty_mlflow_db: Path) -> Iterator[str]:
+    """MLflow set to a tracking store and registry of the test's own, in sqlite; the URI of both."""
+    import mlflow
+
+    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    uri = f"sqlite:///{shutil.copy(_empty_mlflow_db, tmp_path / 'mlflow.db')}"
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    yield uri
+    mlflow.set_tracking_uri(before[0])
+    mlflow.set_registry_uri(before[1])
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ compared, and only then are its files handed out. `GROUP_MODELS_WAREHOUSE` names
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import posixpath
 import tempfile
@@ -19,14 +18,11 @@ from typing import Any, NoReturn
 from mlflow.entities import FileInfo
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
+from group_models.adapters.places import tables_of
 from group_models.artifacts import digest, model_files
 from group_models.errors import ModelError, StateError
 from group_models.ports import Tables
-from group_models.spec import is_catalog
 from group_models.tables import MANIFEST, STORE
-
-WAREHOUSE = "GROUP_MODELS_WAREHOUSE"
-"""Environment variable that names the folder of the embedded tables."""
 
 _COLUMNS = ("part", "number", "status", "reason", "mlmodel", "data", "data_file", "sha256")
 _FORM = "groupmodels:/<model_set>/<run_id>/<key_id>"
@@ -106,20 +102,6 @@ def _why_unknown(tables: Tables, address: ModelAddress) -> str:
     return "; it has no such run, the run trained nothing, or `group-models clean` removed it"
 
 
-def _open_tables(model_set: str) -> Tables:
-    from group_models.adapters.path_tables import PathTables
-
-    root = os.environ.get(WAREHOUSE)
-    if not root:
-        raise StateError(f"set the environment variable {WAREHOUSE} to the warehouse of {model_set}")
-    schema = model_set.rpartition(".")[0]
-    if is_catalog(root):
-        from group_models.adapters.spark_tables import SparkTables
-
-        return SparkTables(schema)
-    return PathTables(pathlib.Path(root), schema)
-
-
 class GroupModelsArtifactRepository(ArtifactRepository):
     """A stored model as an MLflow artifact location; read-only."""
 
@@ -157,7 +139,7 @@ class GroupModelsArtifactRepository(ArtifactRepository):
         pathlib.Path(local_path).write_bytes(files[address.file])
 
     def _files(self, address: ModelAddress) -> Mapping[str, bytes]:
-        return read_files(_open_tables(address.model_set), address)
+        return read_files(tables_of(address.model_set.rpartition(".")[0], default=None), address)
 
     def log_artifact(self, local_file: str, artifact_path: str | None = None) -> NoReturn:  # noqa: ARG002
         """Refuse: models come from training runs only."""

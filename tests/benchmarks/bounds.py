@@ -49,6 +49,9 @@ BOUNDS = (
     Bound("W7/planning/keys/seconds of planning", 10.0),
     Bound("W7/planning/keys/driver's Python, MB", LIMITS_MB["driver_python"]),
     Bound("W7/planning/keys/driver's Python with Spark measuring, MB", LIMITS_MB["driver_python"]),
+    Bound("W8/serving/router/one row p50, ms", 5.0),
+    Bound("W8/serving/router/one row p95, ms", 25.0),
+    Bound("W8/serving/router/cold start, s", 15.0),
     *[
         Bound(f"overhead/{family}/{what}", most)
         for family in ("ridge", "object", "xgboost")

@@ -77,6 +77,11 @@ def measure_night(outcomes: Outcomes, _: int) -> dict[str, float]:
     return {"wall over that of the full run": night.seconds / night.phases["full"], **_worker(night)}
 
 
+def measure_router(outcomes: Outcomes, _: int) -> dict[str, float]:
+    """One row of a router of all models answers at once, also of a key whose model was not read yet."""
+    return dict(outcomes["serve/router"].values)
+
+
 def _worker(outcome: Outcome) -> dict[str, float]:
     return {"worker, MB": outcome.peaks_mb["worker"]} if "worker" in outcome.peaks_mb else {}
 
@@ -87,11 +92,13 @@ def all_targets(*, is_small: bool) -> list[Target]:
     many = Workload("ridge", RIDGE, 2_000, 40_000) if is_small else Workload("ridge", RIDGE, 200_000, 4_000_000)
     skewed = Workload("xgboost", TREES, 41, 40_000) if is_small else Workload("xgboost", TREES, 1_001, 2_000_000)
     changed = Workload("xgboost", TREES, 100, 50_000) if is_small else Workload("xgboost", TREES, 2_000, 2_000_000)
+    served = Workload("ridge", RIDGE, 500, 20_000) if is_small else Workload("ridge", RIDGE, 20_000, 400_000)
     return [
         Target("W3/keys/tenfold", many, ("keys/data", "keys/few", "keys/many"), measure_keys),
         Target("W4/skew/half", skewed, ("skew/floor", "skew/salted"), measure_skew),
         Target("W5/night/changed", changed, ("night/changed",), measure_night),
         Target("W7/planning/keys", planned, ("plan/synthetic", "plan/measured"), measure_planning),
+        Target("W8/serving/router", served, ("serve/router",), measure_router),
     ]
 
 

@@ -25,7 +25,7 @@ from tests.benchmarks.targets import (
 )
 from tests.benchmarks.workloads import RIDGE, Data, Workload
 
-TARGETS = ["W3/keys/tenfold", "W4/skew/half", "W5/night/changed", "W7/planning/keys"]
+TARGETS = ["W3/keys/tenfold", "W4/skew/half", "W5/night/changed", "W7/planning/keys", "W8/serving/router"]
 
 
 def judged(name, measured):
@@ -71,6 +71,7 @@ def test_a_night_of_few_changes_is_compared_with_the_full_run():
 
 def test_every_measured_value_of_a_target_has_a_bound():
     watched = Outcome(1.0, phases={"fits": 1.0, "full": 1.0}, peaks_mb={"driver_python": 1.0, "worker": 1.0})
+    watched.values = dict.fromkeys(["one row p50, ms", "one row p95, ms", "cold start, s"], 1.0)
     for target in all_targets(is_small=False):
         found = Judged(target, target.measure(dict.fromkeys(target.sides, watched), 2))
         assert found.values
@@ -117,9 +118,11 @@ def test_planning_alone_needs_no_spark_and_tells_its_phases(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_small_targets_of_planning_and_skew_run(tmp_path, capsys):
-    assert main(["--small", "--only", "planning", "--only", "skew", "--work", str(tmp_path)]) == 0
+def test_the_small_targets_of_planning_skew_and_serving_run(tmp_path, capsys):
+    asked = ["--only", "planning", "--only", "skew", "--only", "serving"]
+    assert main(["--small", *asked, "--work", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "FAILED" not in text
     assert text.count("seconds of planning") == 1
     assert text.count("run without fits") == 1
+    assert text.count("one row p50") == 1

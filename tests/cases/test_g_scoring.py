@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import functions as F
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from group_models import api, targets
-from group_models.adapters import spark_score
+from group_models import api
+from group_models.adapters import places, spark_score
 from group_models.artifacts import StoredModel, digest
 from group_models.errors import DataError, ModelError, StateError
 from group_models.estimators import PickledPredictor
@@ -383,7 +383,7 @@ def test_g11_a_model_is_compared_with_the_manifest_before_it_is_unpickled(spark,
         assert values(scored(engine, frame, spec), "score_status") == {123: "model_failed"}
     with pytest.raises(ModelError, match="altered: its SHA-256 is"):
         api.load_model(spec, carrier="A")
-    monkeypatch.setenv(targets.WAREHOUSE, spec["warehouse"])
+    monkeypatch.setenv(places.WAREHOUSE, spec["warehouse"])
     import mlflow.pyfunc
 
     with pytest.raises(Exception, match="altered: its SHA-256 is"):

@@ -291,7 +291,7 @@ def undisturbed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     if not _once:
         tables = MemoryTables()
         with monkeypatch.context() as patched:
-            patched.setattr(targets, "_tables", lambda *_: tables)
+            patched.setattr(targets, "tables_of", lambda *_: tables)
             group_models.train(two_waves(spark.createDataFrame(rows({"A": 1.0})), tmp_path), spark=spark)
         assert tables.appends == len(APPENDS)
         _once.append(outcome(tables))
@@ -322,7 +322,7 @@ def test_a_run_that_died_is_completed_by_a_retry_with_the_same_result(
 ):
     source = spark.createDataFrame(rows({"A": 1.0}))
     tables = MemoryTables(fail_on={append: fault})
-    monkeypatch.setattr(targets, "_tables", lambda *_: tables)
+    monkeypatch.setattr(targets, "tables_of", lambda *_: tables)
     asked = two_waves(source, tmp_path)
     with pytest.raises(StateError, match=f"append {append} was told to"):
         group_models.train(asked, spark=spark, run_id="night")
@@ -368,7 +368,7 @@ def test_a_run_that_died_after_a_wave_is_completed_from_its_folders(
 ):
     asked = two_waves(connect_spark.createDataFrame(rows({"A": 1.0})), tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(targets, "_tables", lambda schema, _: DyingTables(tmp_path, schema, dies_at=5))
+        patched.setattr(targets, "tables_of", lambda schema, _: DyingTables(tmp_path, schema, dies_at=5))
         with pytest.raises(ConnectionError, match="the driver died"):
             group_models.train(asked, spark=connect_spark, run_id="night")
     tables = PathTables(tmp_path, "zrl.ml")
@@ -383,7 +383,7 @@ def test_a_run_that_died_after_a_wave_is_completed_from_its_folders(
 
 def test_all_verbs_work_on_tables_in_memory(any_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tables = MemoryTables()
-    monkeypatch.setattr(targets, "_tables", lambda *_: tables)
+    monkeypatch.setattr(targets, "tables_of", lambda *_: tables)
     frame = any_spark.createDataFrame(rows({"A": 1.0, "B": 2.0}, stops=1))
     run = group_models.train(spec(frame, tmp_path), spark=any_spark)
     assert served_by(MODEL_SET) == {"A": run.run_id, "B": run.run_id}

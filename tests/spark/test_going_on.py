@@ -65,7 +65,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def of(**fail_on: Any) -> MemoryTables:
         tables = MemoryTables(**fail_on)
-        monkeypatch.setattr(targets, "_tables", lambda *_: tables)
+        monkeypatch.setattr(targets, "tables_of", lambda *_: tables)
         return tables
 
     return of

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from group_models import api, cli, targets
+from group_models import api, cli
+from group_models.adapters import places
 from group_models.cli import main
 from group_models.errors import LibraryWarning
 from group_models.loading import load_spec
@@ -35,7 +36,7 @@ def spec(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_warehouse_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(targets.WAREHOUSE, raising=False)
+    monkeypatch.delenv(places.WAREHOUSE, raising=False)
 
 
 def write(file: Path, content: dict[str, Any]) -> str:
@@ -214,7 +215,7 @@ def test_the_warehouse_is_the_options_else_the_specs(
 ):
     monkeypatch.chdir(tmp_path)
     if environment:
-        monkeypatch.setenv(targets.WAREHOUSE, environment)
+        monkeypatch.setenv(places.WAREHOUSE, environment)
     assert main(["export", spec, "out", "--key", "carrier=UA", *options]) == 1
     assert str(tmp_path / expected) in capsys.readouterr().err
 
@@ -225,7 +226,7 @@ def test_without_a_warehouse_in_the_spec_the_environment_says_where(
     monkeypatch.chdir(tmp_path)
     bare = write(tmp_path / "bare.yaml", {name: value for name, value in SPEC.items() if name != "warehouse"})
     for environment, expected in [("elsewhere", "elsewhere"), ("", "warehouse")]:
-        monkeypatch.setenv(targets.WAREHOUSE, environment)
+        monkeypatch.setenv(places.WAREHOUSE, environment)
         assert main(["export", bare, "out", "--key", "carrier=UA"]) == 1
         assert f"{tmp_path / expected}/" in capsys.readouterr().err
 

@@ -259,6 +259,21 @@ def test_unknown_runs_keys_and_forms_are_refused_by_name(warehouse):
         mlflow.pyfunc.load_model("groupmodels:/zrl.ml.eta/r-1")
 
 
+def test_one_key_is_evaluated_by_mlflow_like_any_model(warehouse, mlflow_db, tmp_path):
+    warehouse(store_row())
+    fitted, x, *_ = trained("ridge", NUMERIC)
+    rows = x.assign(truth=fitted.predict(x) + 0.5)
+    mlflow.create_experiment("one key", artifact_location=(tmp_path / "artifacts").as_uri())
+    mlflow.set_experiment("one key")
+    with mlflow.start_run():
+        found = mlflow.models.evaluate(
+            address(), rows, targets="truth", model_type="regressor",
+            evaluator_config={"log_model_explainability": False},
+        )  # fmt: skip
+    assert found.metrics["mean_absolute_error"] == pytest.approx(0.5)
+    assert found.metrics["example_count"] == len(x)
+
+
 def test_without_a_warehouse_the_variable_to_set_is_named(monkeypatch):
     monkeypatch.delenv("GROUP_MODELS_WAREHOUSE", raising=False)
     with pytest.raises(StateError, match="set the environment variable GROUP_MODELS_WAREHOUSE"):

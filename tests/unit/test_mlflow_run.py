@@ -1,0 +1,221 @@
+"""One MLflow run per training run, against a real server: what it says, and that it costs no trained model."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from group_models import api, logging_runs, registering, releasing, tracking
+from group_models.adapters.path_tables import PathTables
+from group_models.cli import main
+from group_models.errors import ServerError, ServerWarning, StateError
+from group_models.live import read_releases
+from group_models.loading import load_spec
+from group_models.tables import MANIFEST, RUN
+from tests import fitted
+from tests.fitted import SET
+from tests.servers import in_front, mlflow_server
+
+SLOPES = {"a": 1.0, "b": 2.0, "c": 3.0}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A tracking server and registry of its own."""
+    running = mlflow_server(tmp_path_factory.mktemp("mlflow")).start()
+    yield running
+    running.kill()
+
+
+class Place:
+    """A finished run in tables, and where it is to be logged."""
+
+    def __init__(self, folder, url, experiment):
+        self.tables = PathTables(folder / "warehouse", "zrl.ml")
+        self.track = {"tracking_uri": url, "experiment": experiment}
+        self.spec = fitted.spec(folder / "warehouse", track=self.track)
+        fitted.add_run(self.tables, "r1", 0, SLOPES, failed=["broken"])
+        self.client = MlflowClient(tracking_uri=url)
+
+    def runs(self):
+        found = self.client.get_experiment_by_name(self.track["experiment"])
+        return [] if found is None else self.client.search_runs([found.experiment_id])
+
+    def log_trained(self, **track):
+        spec = load_spec({**self.spec, "track": {**self.track, **track}})
+        return logging_runs.log_trained(self.tables, spec, "r1")
+
+
+@pytest.fixture
+def place(server, tmp_path, request):
+    return Place(tmp_path, server.url, request.node.name)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A block in which each call is tried twice, for a second each."""
+
+    @contextlib.contextmanager
+    def block():
+        with monkeypatch.context() as patched:
+            for name, value in {"MAX_RETRIES": "1", "BACKOFF_FACTOR": "0", "TIMEOUT": "1"}.items():
+                patched.setenv(f"MLFLOW_HTTP_REQUEST_{name}", value)
+            yield patched
+
+    return block
+
+
+def text_of(place, run, name):
+    return Path(place.client.download_artifacts(run.info.run_id, name)).read_text(encoding="utf-8")
+
+
+def test_a_run_says_what_was_trained_on_what_and_how_well(place):
+    logged = place.log_trained()
+    (run,) = place.runs()
+    assert (run.info.run_id, run.info.run_name, run.info.status) == (logged, "r1", "FINISHED")
+    assert run.data.tags["group_models_model_set"] == SET
+    assert run.data.params["estimator.name"] == "linear"
+    assert run.data.params["scope"] == "all keys"
+    measured = run.data.metrics
+    assert (measured["keys_trained"], measured["keys_failed"], measured["keys_measured"]) == (3, 1, 3)
+    assert measured["seconds_train"] == 1.5
+    assert measured["holdout_rows"] == 6
+    assert measured["mae"] == pytest.approx(0, abs=1e-9)
+    assert (measured["mae_baseline"], measured["share_better"]) == (pytest.approx((5 + 10 + 15) / 3), 1)
+    assert run.info.end_time - run.info.start_time == 180_000
+    (used,) = run.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.source_type) == (SET, "path")
+    assert "never-read.parquet" in used.dataset.source
+    assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
+
+
+def test_plan_and_a_sample_of_the_manifest_are_artifacts_with_the_failures_first(place):
+    place.log_trained()
+    (run,) = place.runs()
+    assert {file.path for file in place.client.list_artifacts(run.info.run_id)} == {
+        "spec.json", "plan.json", "plan_sample.csv", "manifest_sample.csv",
+    }  # fmt: skip
+    assert json.loads(text_of(place, run, "plan.json"))["keys"] == 4
+    rows = pd.read_csv(io.StringIO(text_of(place, run, "manifest_sample.csv")))
+    assert (len(rows), rows["status"][0], rows["key"][0]) == (4, "failed", "k=broken")
+
+
+def test_the_run_table_keeps_the_mlflow_run_and_a_run_is_logged_once(place):
+    logged = place.log_trained()
+    assert tracking.mlflow_run_of(place.tables, SET, "r1") == logged
+    assert place.log_trained() == logged
+    assert logging_runs.log_run(place.spec) == ("r1", logged)
+    assert len(place.runs()) == 1
+    assert place.tables.read(RUN)["event"].to_pylist().count("logged") == 1
+
+
+def test_f4_the_users_active_run_stays_active_and_nothing_of_ours_is_in_it(place, server):
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(server.url)
+    mlflow.set_experiment("of the user")
+    try:
+        with mlflow.start_run() as own:
+            place.log_trained()
+            assert mlflow.active_run().info.run_id == own.info.run_id
+            mlflow.log_metric("mine", 1.0)
+        kept = mlflow.get_run(own.info.run_id)
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert kept.data.metrics == {"mine": 1.0}
+    assert kept.data.params == {}
+    assert not any(name.startswith("group_models") for name in kept.data.tags)
+
+
+def test_f2_a_server_that_throttles_every_third_call_gets_all_of_it(place, server, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    with in_front(server.url, throttles=3) as front:
+        logged = place.log_trained(tracking_uri=front.url)
+        assert front.throttled > 0
+    (run,) = place.runs()
+    assert (run.info.run_id, run.info.status) == (logged, "FINISHED")
+    assert len(place.client.list_artifacts(logged)) == 4
+
+
+@pytest.mark.parametrize(
+    "how", [{"throttles": 1}, {"sleeps_s": 3}, {"dies_after": 5}], ids=["throttles", "sleeps", "dies"]
+)
+def test_f2_a_server_that_answers_nothing_in_time_is_a_warning_and_is_logged_to_later(place, server, impatient, how):
+    with in_front(server.url, **how) as front, impatient(), pytest.warns(ServerWarning, match="trained stands") as told:
+        assert place.log_trained(tracking_uri=front.url) is None
+    assert "run r1 could not be logged" in str(told[0].message)
+    assert "`group-models log SPEC --run-id r1` logs it later" in str(told[0].message)
+    assert tracking.mlflow_run_of(place.tables, SET, "r1") is None
+    assert len(place.tables.read(MANIFEST)) == 4
+    assert logging_runs.log_run(place.spec, "r1")[1] == place.runs()[0].info.run_id
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_while_a_run_is_logged_costs_nothing_and_the_run_is_completed(tmp_path, impatient):
+    (tmp_path / "mlflow").mkdir()
+    dying = mlflow_server(tmp_path / "mlflow").start()
+    place = Place(tmp_path, dying.url, "killed")
+
+    def log_inputs_and_die(*_, **__):
+        dying.kill()
+
+    try:
+        with impatient() as patched:
+            patched.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
+            patched.setattr(MlflowClient, "log_inputs", log_inputs_and_die)
+            with pytest.warns(ServerWarning, match="`.* log SPEC --run-id r1` logs it later"):
+                assert place.log_trained() is None
+        dying.start()
+        (half,) = place.runs()
+        assert half.info.status == "RUNNING"
+        (tmp_path / "spec.yaml").write_text(json.dumps(place.spec), encoding="utf-8")
+        assert main(["log", str(tmp_path / "spec.yaml"), "--run-id", "r1"]) == 0
+        (whole,) = place.runs()
+        assert (whole.info.run_id, whole.info.status) == (half.info.run_id, "FINISHED")
+        assert len(place.client.list_artifacts(whole.info.run_id)) == 4
+    finally:
+        dying.kill()
+
+
+def test_a_server_that_is_down_is_named_to_who_logs_by_hand(place, impatient):
+    down = {**place.spec, "track": {"tracking_uri": "http://127.0.0.1:9"}}
+    with impatient(), pytest.raises(ServerError, match=r"run r1 could not be logged to http://127\.0\.0\.1:9"):
+        logging_runs.log_run(down, "r1")
+
+
+def test_runs_that_are_not_there_or_not_finished_are_refused(place):
+    with pytest.raises(StateError, match="has no run 'r9'"):
+        logging_runs.log_run(place.spec, "r9")
+    empty = fitted.spec(place.spec["warehouse"], model_set="zrl.ml.other")
+    with pytest.raises(StateError, match="has no finished run to log"):
+        logging_runs.log_run(empty)
+
+
+def test_a_set_is_registered_in_a_server_and_its_router_loads_from_there(place, server):
+    spec = {**place.spec, "register": {}}
+    releasing.release(spec, run_id="r1", force=True)
+    (row,) = [row for row in read_releases(place.tables, SET) if row.action == "mirror"]
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(server.url)
+    try:
+        model = mlflow.pyfunc.load_model(f"models:/{SET}@champion")
+    finally:
+        mlflow.set_tracking_uri(before)
+    asked = pd.DataFrame({"k": ["a", "c", "broken"], "x": [2.0, 2.0, 2.0]})
+    scored = api.score(asked, spec)
+    pd.testing.assert_series_equal(model.predict(asked)["prediction"], scored["prediction"], atol=1e-9, rtol=0)
+    assert scored["score_status"].tolist() == ["scored", "scored", "no_model"]
+    assert row.registered_version == "1"
+    assert registering.register(spec) == []
+
+
+def test_no_run_is_logged_where_the_spec_does_not_say_track(place):
+    spec = load_spec({name: value for name, value in place.spec.items() if name != "track"})
+    assert logging_runs.log_trained(place.tables, spec, "r1") is None
+    assert place.runs() == []
