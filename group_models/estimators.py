@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import pickle
 import warnings
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,25 @@ def features_of(kinds: Mapping[str, ColumnKind]) -> Features:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shipped:
+    """A user's estimator or callable and its params, pickled, with the code of the modules named."""
+
+    label: str
+    data: bytes = dataclasses.field(repr=False)
+    modules: tuple[str, ...] = ()
+
+    def load(self) -> tuple[Any, dict[str, Any]]:
+        """Return estimator or callable, and params: in one process always the same ones."""
+        return _unpickled(self.data)
+
+
+@functools.lru_cache(maxsize=8)
+def _unpickled(data: bytes) -> tuple[Any, dict[str, Any]]:
+    source, params = pickle.loads(data)  # noqa: S301  pickled by the driver of the same run
+    return source, params
+
+
+@dataclasses.dataclass(frozen=True)
 class EstimatorSettings:
     """Which estimator to fit per key, as the spec says it.
 
@@ -64,7 +84,7 @@ class EstimatorSettings:
         Parameters of the named family, under the names of its scikit-learn class; with an object, the
         arguments of the callable or parameters of the estimator.
     object
-        `package.module:attribute`, a callable that returns an estimator, or an estimator.
+        `package.module:attribute`, a callable that returns an estimator, an estimator, or one of these `Shipped`.
     version
         What the user calls this state of `object`.
     threads
@@ -87,6 +107,8 @@ class EstimatorSettings:
             return self.name
         if isinstance(self.object, str):
             return self.object
+        if isinstance(self.object, Shipped):
+            return self.object.label
         named: Any = self.object if hasattr(self.object, "__qualname__") else type(self.object)
         return f"{named.__module__}:{named.__qualname__}"
 

@@ -31,6 +31,7 @@ from group_models.estimators import (
     Flavor,
     Floats,
     PickledPredictor,
+    Shipped,
     as_text,
     take_control,
 )
@@ -63,10 +64,10 @@ def resolve(path: str) -> Any:
     return getattr(module, attribute)
 
 
-class _Travel(cloudpickle.Pickler):  # type: ignore[misc]
+class TravelPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles as cloudpickle does, but nothing that works on the driver only."""
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: Any) -> Any:  # noqa: D102  pickle's own hook
         # A Connect session pickles without an error; every worker that reads it fails (seen in Spark 4.2).
         if type(obj).__module__.startswith("pyspark.") and type(obj).__name__ in _ON_DRIVER_ONLY:
             raise pickle.PicklingError(f"a {type(obj).__name__} works on the driver only")
@@ -80,7 +81,7 @@ def unpicklable_part(value: Any, *, depth: int = 4) -> str | None:
     `partial`, and containers.
     """
     try:
-        _Travel(io.BytesIO(), protocol=PICKLE_PROTOCOL).dump(value)
+        TravelPickler(io.BytesIO(), protocol=PICKLE_PROTOCOL).dump(value)
     except Exception:  # noqa: BLE001 - pickling runs code of any class
         for name, part in _parts(value).items() if depth else ():
             if (found := unpicklable_part(part, depth=depth - 1)) is not None:
@@ -232,11 +233,14 @@ def _rounds(model: Any) -> int | None:
 
 
 def object_family(settings: EstimatorSettings, features: Features) -> ObjectFamily:
-    """Return the family of the settings' object."""
+    """Return the family of the settings' object, unpacked where it travelled with its code."""
+    source, params = settings.object, dict(settings.params)
+    if isinstance(source, Shipped):
+        source, params = source.load()
     return ObjectFamily(
         settings.label,
-        settings.object,
-        dict(settings.params),
+        source,
+        params,
         features,
         settings.threads,
         settings.validation_share,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from group_models.adapters import spark_probe
+from group_models.adapters import spark_probe, spark_ship
 from group_models.live import check_not_cleaned, read_without_pins
 from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
 from group_models.plans import Plan, summarise
@@ -168,8 +168,8 @@ def train_run(
         say(f"each fit uses {threads} threads, beside the other tasks of its machine")
     clock = _Clock()
     with clock.phase("probe"):
-        dotted = prepared.estimator.object if isinstance(prepared.estimator.object, str) else None
-        spark_probe.check_workers(prepared.spark, _shared_paths(prepared), dotted)
+        spark_probe.check_workers(prepared.spark, _shared_paths(prepared))
+        prepared = dataclasses.replace(prepared, estimator=spark_ship.ship(prepared.spark, prepared.estimator))
     with clock.phase("plan"):
         plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
     with clock.phase("train"):

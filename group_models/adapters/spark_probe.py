@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause
-from group_models.errors import PlatformError, SpecError
+from group_models.errors import PlatformError
 from group_models.libraries import installed, minor
-from group_models.objects import resolve
 
 _EXACT = ("group-models",)
 _MOST_ASKED = 1000
@@ -24,30 +23,30 @@ versions = installed
 """The versions of Python and of the libraries that decide a fit, as workers and driver each have them."""
 
 
-def check_workers(spark: SparkSession, paths: Sequence[str], dotted: str | None = None) -> None:
+def check_workers(spark: SparkSession, paths: Sequence[str]) -> None:
     """Compare the workers with the driver.
 
     Parameters
     ----------
     paths
         Local paths (source, warehouse) that the workers' machines must see too.
-    dotted
-        `package.module:attribute` of an estimator that the workers must be able to import.
 
     Raises
     ------
     PlatformError
-        Another Python or library (major.minor), a path that only the driver sees, or a module that only the driver
-        can import. One message for all.
+        Another Python or library (major.minor), or a path that only the driver sees. One message for all.
     """
     mistakes: list[str] = []
-    for there in _ask(spark, [path for path in paths if Path(path).exists()], dotted):
+    wanted = [path for path in paths if Path(path).exists()]
+
+    def answer() -> dict[str, Any]:
+        return {"versions": versions(), "missing": [path for path in wanted if not Path(path).exists()]}
+
+    for there in ask_workers(spark, answer):
         mistakes += version_mistakes(versions(), there["versions"])
         mistakes += [
             f"{path} is on the driver only; workers need a shared path or a table" for path in there["missing"]
         ]
-        if there["import"]:
-            mistakes.append(f"{there['import']}; install the module where the workers run, or give the object itself")
     if mistakes:
         raise PlatformError("the workers do not match the driver: " + "; ".join(dict.fromkeys(mistakes)))
 
@@ -75,29 +74,16 @@ def _compared(name: str, version: str) -> str:
     return version if name in _EXACT else minor(version)
 
 
-def _ask(spark: SparkSession, paths: Sequence[str], dotted: str | None) -> list[dict[str, Any]]:
-    """Return what the workers say of themselves, one answer per task slot, the same ones once."""
-    wanted = list(paths)
+def ask_workers(spark: SparkSession, answer: Callable[[], Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the workers answer (plain values), one answer per task slot, the same ones once."""
 
-    def answer(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def tell(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for _ in batches:
-            missing = [path for path in wanted if not Path(path).exists()]
-            said = {"versions": versions(), "missing": missing, "import": _import_mistake(dotted)}
-            yield pd.DataFrame({"said": [json.dumps(said, sort_keys=True)]})
+            yield pd.DataFrame({"said": [json.dumps(answer(), sort_keys=True)]})
 
-    slots = spark.range(_MOST_ASKED).mapInPandas(answer, "said string")
+    slots = spark.range(_MOST_ASKED).mapInPandas(tell, "said string")
     try:
         rows = slots.distinct().collect()
     except SPARK_ERRORS as e:
         raise PlatformError(f"the workers cannot answer what they are: {cause(e)}") from e
     return [json.loads(row["said"]) for row in rows]
-
-
-def _import_mistake(dotted: str | None) -> str | None:
-    """Return why a dotted path cannot be imported here, or None."""
-    if dotted is not None:
-        try:
-            resolve(dotted)
-        except SpecError as e:
-            return e.mistakes[0]
-    return None

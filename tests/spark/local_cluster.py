@@ -1,4 +1,4 @@
-"""What the test of a cluster runs in a process of its own: train and score on executors that are processes.
+"""What tests of a cluster run in a process of their own: train and score on executors that are processes.
 
 python tests/spark/local_cluster.py ROWS.parquet FOLDER
 """
@@ -15,7 +15,11 @@ import group_models
 
 
 def main(rows: str, folder: str) -> None:
-    """Train and release ridge, score the rows, and write what came of it into the folder."""
+    """Train and release what `spec.json` says, score the rows, and write what came of it into the folder.
+
+    Modules in the folder `beside` are those that the driver alone can import.
+    """
+    sys.path.insert(0, f"{folder}/beside")
     options = {
         "spark.executor.memory": "1g",
         "spark.executor.cores": "1",

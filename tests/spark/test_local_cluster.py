@@ -14,7 +14,9 @@ import pyspark
 import pytest
 
 import group_models
+from group_models.artifacts import load_model
 from tests import worlds
+from tests.cases.worlds import spec_of
 
 CHILD = Path(__file__).with_name("local_cluster.py")
 POISONED = Path(__file__).with_name("poisoned_cluster.py")
@@ -61,6 +63,43 @@ def test_training_and_scoring_on_two_executors_equal_the_loop(tmp_path: Path, en
     pd.testing.assert_series_equal(scored["prediction"], wanted, check_names=False, rtol=0, atol=1e-9)
     for row in group_models.show(spec, status="trained"):
         assert row["metrics"] == (pytest.approx(expected[worlds.key_of(row)].metrics) if row["metrics"] else None)
+
+
+BESIDE = """
+from sklearn.linear_model import LinearRegression
+
+
+class Line(LinearRegression):
+    pass
+
+
+def make():
+    return Line()
+"""
+
+
+@pytest.mark.cluster
+def test_i5_executors_get_the_code_of_a_module_that_the_driver_alone_can_import(tmp_path: Path, environment):
+    rows = pd.DataFrame([(k, i, float(i), 2.0 * i) for k in "AB" for i in range(5)],
+                        columns=["carrier", "row_id", "x", "y"])  # fmt: skip
+    rows.to_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "beside_the_spec.py").write_text(BESIDE)
+    spec = spec_of({"path": str(tmp_path / "rows.parquet")}, tmp_path, estimator={"object": "beside_the_spec:make"})
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    done = subprocess.run(
+        [sys.executable, str(CHILD), str(tmp_path / "rows.parquet"), str(tmp_path)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads((tmp_path / "done.json").read_text())["counts"] == {"trained": 2}
+    scored = pd.read_parquet(tmp_path / "scored")
+    assert scored["prediction"].tolist() == pytest.approx((2.0 * scored["x"]).tolist())
+    # This process has not got the module either, and reads what was stored.
+    row = group_models.api.find_model(spec, {"carrier": "A"})
+    model = load_model(row["data"], format=row["format"], data_file=row["data_file"])
+    assert "beside_the_spec" not in sys.modules
+    assert model.predict(pd.DataFrame({"x": [21.0]})).tolist() == pytest.approx([42.0])
 
 
 @pytest.mark.cluster

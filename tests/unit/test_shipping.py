@@ -1,0 +1,95 @@
+"""An estimator pickled by name or with the code of its modules."""
+
+import importlib
+import pickletools
+import sys
+
+import cloudpickle
+import pytest
+
+from group_models.estimators import EstimatorSettings, Features
+from group_models.registry import make_family
+from group_models.shipping import by_name, own_modules, with_code
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a folder on the path, of which all modules are forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def written(folder, **modules):
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+
+
+MEAN = "from sklearn.dummy import DummyRegressor\n\n\nclass Mean(DummyRegressor):\n    pass\n"
+
+
+def test_a_dotted_path_travels_as_its_text_and_a_class_as_its_name(folder):
+    written(folder, ship_mean=MEAN)
+    assert by_name(EstimatorSettings(object="ship_mean:Mean")).load() == ("ship_mean:Mean", {})
+    module = importlib.import_module("ship_mean")
+    data = by_name(EstimatorSettings(object=module.Mean, params={"strategy": "median"})).data
+    assert any(argument == "ship_mean" for _, argument, _ in pickletools.genops(data))
+
+
+def test_with_its_code_a_class_loads_where_its_module_is_gone(folder):
+    written(folder, ship_gone=MEAN)
+    settings = EstimatorSettings(object="ship_gone:Mean", params={"strategy": "constant", "constant": 4.0})
+    shipped, late = with_code(settings, ["ship_gone"])
+    assert (shipped.label, shipped.modules, late) == ("ship_gone:Mean", ("ship_gone",), {})
+    del sys.modules["ship_gone"]
+    (folder / "ship_gone.py").unlink()
+    family = make_family(EstimatorSettings(object=shipped, threads=1), Features(("x",), (), ("x",)))
+    assert family.name == "ship_gone:Mean"
+    assert family.params == {"strategy": "constant", "constant": 4.0}
+    assert family.make(seed=1).constant == 4.0
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+IMPORTS = """
+import json
+
+def make():
+    import ship_late
+    import sqlite3
+
+def nested():
+    def inner():
+        from ship_late import x
+    return inner
+
+def other():
+    return json
+"""
+
+
+def test_late_imports_of_own_modules_are_found_in_what_travels_and_nowhere_else(folder):
+    written(folder, ship_late="x = 1\n", ship_imports=IMPORTS)
+    assert with_code(EstimatorSettings(object="ship_imports:make"), ["ship_imports"])[1] == {"ship_late": "make"}
+    assert with_code(EstimatorSettings(object="ship_imports:nested"), ["ship_imports"])[1] == {"ship_late": "nested"}
+    assert with_code(EstimatorSettings(object="ship_imports:other"), ["ship_imports"])[1] == {}
+
+
+def test_a_relative_import_is_one_of_the_package(folder):
+    (folder / "ship_package").mkdir()
+    (folder / "ship_package" / "__init__.py").touch()
+    (folder / "ship_package" / "m.py").write_text("def make():\n    from . import other\n    return other\n")
+    (folder / "ship_package" / "other.py").touch()
+    settings = EstimatorSettings(object="ship_package.m:make")
+    assert with_code(settings, ["ship_package"])[1] == {"ship_package": "make"}
+
+
+def test_own_modules_are_those_of_files_that_are_not_installed(folder):
+    written(folder, ship_own=MEAN)
+    importlib.import_module("ship_own")
+    names = own_modules(EstimatorSettings(object="sklearn.dummy:DummyRegressor"))
+    assert {"ship_own", "sklearn"} <= set(names)
+    assert not {"numpy", "json", "__main__", "group_models", "sys"} & set(names)
