@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from group_models.adapters import spark_combine, spark_train
 from group_models.adapters.spark_errors import SPARK_ERRORS, is_dead_worker
+from group_models.deaths import or_late
 from group_models.keys import key_json
 from group_models.manifest import first_rows
 from group_models.mlmodel import MlmodelTemplate, requirements
@@ -89,8 +90,7 @@ class _Combining:
     def _commit_crashed(self, key_id: str) -> None:
         """Write the row of a key whose ensemble ends the worker that measures it."""
         outcome = {name: value for name, value in self._judged(key_id).columns.items() if name != "rows_used"}
-        timeout_s = self.settings.limits.timeout_s
-        late = "" if timeout_s is None else f", or took longer than timeout_s, {timeout_s:g} s"
+        late = or_late(self.settings.limits)
         died = f"the ensemble of its parts ended the worker that measured it on the holdout{late}"
         row = {**outcome, "status": "crashed", "reason": f"evaluate: {died}", "error_stage": "evaluate"}
         self.say(f"{died}: key {key_id} is a row of status crashed")

@@ -9,7 +9,7 @@ import os
 import signal
 from typing import Any, Literal, TypeAlias
 
-from group_models.evaluation import MAX_MESSAGE, MAX_TRACEBACK, printable
+from group_models.evaluation import MAX_MESSAGE, MAX_TRACEBACK, Stage, error_summary, printable
 
 Deadly: TypeAlias = Literal["crashed", "timed_out", "out_of_memory", "failed"]
 """Statuses of a fit that ended without an outcome of its own."""
@@ -86,6 +86,18 @@ def death_columns(death: Death) -> dict[str, Any]:
         "fit_seconds": death.seconds,
         "cpu_seconds": death.cpu_seconds,
     }
+
+
+def raised_columns(error: BaseException, stage: Stage, limits: FitLimits, *, hint: str = "") -> dict[str, Any]:
+    """Return what the row of a key says of what its fit raised; `hint` follows a message that names no limit."""
+    summary = error_summary(error, stage)
+    said = limit_reason(error, limits) or f"{summary.error_type}: {summary.error_message}{hint}"
+    return {"status": status_of(error), "reason": f"{stage}: {said}", **dataclasses.asdict(summary)}
+
+
+def or_late(limits: FitLimits) -> str:
+    """Return that a worker that died may have been ended by the watchdog, to follow how it ended."""
+    return "" if limits.timeout_s is None else f", or took longer than timeout_s, {limits.timeout_s:g} s"
 
 
 def status_of(error: BaseException) -> Deadly:

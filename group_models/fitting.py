@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.batched import BatchedFamily
-from group_models.deaths import Death, TimedOut, death_columns, limit_reason, status_of
+from group_models.deaths import Death, TimedOut, death_columns, raised_columns
 from group_models.estimators import Family, Fitted, features_of, one_thread
-from group_models.evaluation import Stage, error_summary, infinite_columns, regression_metrics, why_no_metrics
+from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
 from group_models.group_fits import fit_groups
 from group_models.guards import Guard
 from group_models.isolation import fit_in_child
@@ -110,11 +110,7 @@ def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[s
     try:
         outcomes = _train_key(key, family, settings, seed, progress)
     except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
-        summary = error_summary(error, progress.stage)
-        said = limit_reason(error, settings.limits)
-        said = said or f"{summary.error_type}: {summary.error_message}{_hint(key, settings)}"
-        reason = f"{summary.error_stage}: {said}"
-        outcomes = [{"status": status_of(error), "reason": reason, **dataclasses.asdict(summary)}]
+        outcomes = [raised_columns(error, progress.stage, settings.limits, hint=_hint(key, settings))]
     shared = {
         **_identity(key, family, settings, seed),
         "fit_seconds": time.perf_counter() - clock,

@@ -14,10 +14,10 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.errors import StateError
-from group_models.libraries import minor
 from group_models.plans import FITTED
 from group_models.spec import RetrainWhen, Spec
 from group_models.tables import utc_now
+from group_models.versions import differing
 
 Texts: TypeAlias = npt.NDArray[np.object_]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -74,8 +74,7 @@ def library_changes(then: Mapping[str, str], now: Mapping[str, str]) -> list[str
     >>> library_changes({"numpy": "2.2.6", "pandas": "2.3.1"}, {"numpy": "2.3.1", "pandas": "2.3.3"})
     ['numpy 2.2.6 -> 2.3.1']
     """
-    names = sorted({*then, *now})
-    changed = [name for name in names if minor(then.get(name, "")) != minor(now.get(name, ""))]
+    changed = differing(then, now, sorted({*then, *now}))
     return [f"{name} {then.get(name, 'none')} -> {now.get(name, 'none')}" for name in changed]
 
 

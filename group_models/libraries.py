@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from group_models.errors import LibraryWarning, PlatformError
 from group_models.evaluation import printable
+from group_models.versions import differing
 
 Versions: TypeAlias = Mapping[str, str]
 """Name to version, of Python and of the libraries that decide a fit."""
@@ -90,15 +91,14 @@ def library_mistakes(runs: Iterable[TrainedBy], here: Versions) -> list[str]:
     >>> library_mistakes([run], {"numpy": "2.1.0"})
     ['numpy 1.26.4 (here 2.1.0): 20 keys of run r1']
     """
-    differing: dict[tuple[str, str], list[TrainedBy]] = {}
+    by_version: dict[tuple[str, str], list[TrainedBy]] = {}
     for run in runs:
-        for name in run.needed:
-            there = run.versions.get(name)
-            if there is not None and minor(there) != minor(here.get(name, "")):
-                differing.setdefault((name, there), []).append(run)
+        known = [name for name in run.needed if run.versions.get(name) is not None]
+        for name in differing(run.versions, here, known):
+            by_version.setdefault((name, run.versions[name]), []).append(run)
     return [
         f"{name} {there} (here {here.get(name, 'not installed')}): {_named(of_version)}"
-        for (name, there), of_version in sorted(differing.items(), key=lambda item: item[0])
+        for (name, there), of_version in sorted(by_version.items(), key=lambda item: item[0])
     ]
 
 
@@ -106,17 +106,6 @@ def _named(runs: list[TrainedBy]) -> str:
     ids = ", ".join(run.run_id for run in runs[:_MOST_NAMED])
     more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
     return f"{sum(run.keys for run in runs):,} keys of run{'s' if len(runs) > 1 else ''} {ids}{more}"
-
-
-def minor(version: str) -> str:
-    """Return the part of a version that decides whether models are read alike.
-
-    Examples
-    --------
-    >>> minor("1.7.2")
-    '1.7'
-    """
-    return ".".join(version.split(".")[:2])
 
 
 @dataclasses.dataclass

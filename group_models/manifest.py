@@ -181,7 +181,12 @@ def release_refusal(counts: Mapping[str, int], limits: Limits) -> str | None:
     bad, good = sum(failed.values()), counts.get("trained", 0)
     named = ", ".join(f"{count} {status}" for status, count in failed.items())
     if bad and not good:
-        return f"none of {bad} keys could be trained ({named})"
+        kept = counts.get("unchanged", 0)
+        more = (
+            f"; {kept:,} unchanged keys keep their models and were not tried. Each night ends so until a key that is "
+            "tried can be trained: mend those that fail, or leave them out of the source"
+        )
+        return f"none of {bad} keys could be trained ({named}){more if kept else ''}"
     if bad > limits.max_failed_keys and bad > limits.max_failed_share * (bad + good):
         return (
             f"{bad} of {bad + good} keys failed ({named}): over max_failed_share {limits.max_failed_share:.0%} "

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from group_models.deaths import Death, FitLimits, death_columns, limit_reason, memory_reason, status_of
+from group_models.deaths import Death, FitLimits, death_columns, memory_reason, raised_columns
 from group_models.estimators import Predictor
-from group_models.evaluation import Floats, Stage, error_summary
+from group_models.evaluation import Floats, Stage
 from group_models.guards import Guard
 from group_models.summing import RegressionSums
 
@@ -52,12 +52,15 @@ class Meter:
     load
         Reads the model, within the limits too.
     limits
-        What reading the model and all its predictions here may take together; waiting for rows does not count.
+        What reading the model and all its predictions may take together; waiting for rows does not count.
+    rounds
+        How many meters of the same ensemble follow one another, each with its share of the time.
     """
 
-    def __init__(self, load: Callable[[], Predictor], limits: FitLimits) -> None:
+    def __init__(self, load: Callable[[], Predictor], limits: FitLimits, *, rounds: int = 1) -> None:
         self._load = load
         self._limits = limits
+        self._time_s = None if limits.timeout_s is None else limits.timeout_s / rounds
         self._model: Predictor | None = None
         self._seconds = 0.0
         self.measured = Measured()
@@ -77,13 +80,12 @@ class Meter:
 
     def _guarded(self, x: pd.DataFrame) -> Floats | dict[str, Any]:
         """Return the predictions, or columns `FAILURE`."""
-        timeout_s = self._limits.timeout_s
-        left = None if timeout_s is None else max(timeout_s - self._seconds, _LEAST_S)
+        left = None if self._time_s is None else max(self._time_s - self._seconds, _LEAST_S)
         try:
             with Guard(dataclasses.replace(self._limits, timeout_s=left)) as guard:
                 done = guard.run(lambda: self._predict(x))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its key gets a row
-            return _raised(error, self._limits)
+            return raised_columns(error, _STAGE, self._limits)
         return self._ended(done) if isinstance(done, Death) else done
 
     def _predict(self, x: pd.DataFrame) -> Floats:
@@ -103,9 +105,3 @@ class Meter:
             )
         columns = death_columns(dataclasses.replace(death, reason=f"{_STAGE}: {said}"))
         return {**{name: columns.get(name) for name in FAILURE}, "error_stage": _STAGE}
-
-
-def _raised(error: BaseException, limits: FitLimits) -> dict[str, Any]:
-    summary = error_summary(error, _STAGE)
-    said = limit_reason(error, limits) or f"{summary.error_type}: {summary.error_message}"
-    return {"status": status_of(error), "reason": f"{_STAGE}: {said}", **dataclasses.asdict(summary)}

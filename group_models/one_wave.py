@@ -19,7 +19,7 @@ from group_models.ports import Commit, SparkFrame, Where
 from group_models.preparing import Prepared
 from group_models.registry import make_family
 from group_models.tables import STORE
-from group_models.wave_jobs import NUMBERS_PER_WAVE, Say, free_numbers, go_on, planned_keys
+from group_models.wave_jobs import NUMBERS_PER_WAVE, Say, free_numbers, go_on, has_commits, planned_keys
 
 _ATTEMPTS = 3
 """Attempts of a wave before the run is given back to whoever started it."""
@@ -151,13 +151,12 @@ class OneWave:
             model_bytes=pc.sum(parts["predicted_model_bytes"]).as_py() or 0.0,
             has_copies=bool(pc.any(parts["is_thinned"]).as_py()),
         )
-        where: Where = {"model_set": [settings.model_set], "run_id": [run_id]}
         # Only a unit that was halved has other keys that are missing too.
         keys = parts["key_id"].to_pylist() if is_piece and len(job.units) == 1 else None
         return spark_train.train_wave(
             self._rows,
             planned_keys(self._prepared, run_id, wave=self._wave, keys=keys),
-            self._prepared.tables.scan(self._prepared.spark, STORE, columns=["key_id", "part"], where=where),
+            self._prepared.tables.scan(self._prepared.spark, STORE, columns=["key_id", "part"], where=self._done()),
             job,
             roles=self._prepared.roles,
             key_types=self._prepared.key_types,
@@ -193,9 +192,14 @@ class OneWave:
 
     def _missing(self, parts: pa.Table) -> pa.Table:
         """Return the parts that the store has no row of."""
-        where: Where = {"model_set": [self._settings.model_set], "run_id": [self._settings.run_id]}
-        done = self._prepared.tables.read(STORE, columns=["key_id", "part"], where=where)
+        if not has_commits(self._prepared, self._settings.run_id, self._wave):
+            return parts
+        done = self._prepared.tables.read(STORE, columns=["key_id", "part"], where=self._done())
         return parts.join(done, ["key_id", "part"], join_type="left anti")
+
+    def _done(self) -> Where:
+        """Return which rows of the store are outcomes of this wave."""
+        return {"model_set": [self._settings.model_set], "run_id": [self._settings.run_id], "wave": [self._wave]}
 
     def _failed(self, parts: pa.Table, why: str) -> str:
         return (

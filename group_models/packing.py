@@ -19,6 +19,18 @@ MIN_UNIT_SECONDS = 0.3
 """Below this a unit costs more to start than to train; seen with Spark 4.0 to 4.2 on two cores."""
 
 
+def part_rows(n_parts: Ints) -> tuple[Ints, Ints]:
+    """Return, for each part of each key in order, the place of its key and the part's number within it.
+
+    Examples
+    --------
+    >>> [a.tolist() for a in part_rows(np.array([2, 0, 1]))]
+    [[0, 0, 2], [0, 1, 0]]
+    """
+    owner = np.repeat(np.arange(len(n_parts)), n_parts)
+    return owner, np.arange(len(owner)) - (np.cumsum(n_parts) - n_parts)[owner]
+
+
 def unit_count(seconds: Floats, *, slots: int, wave_s: float) -> int:
     """Return how many units to aim for: `UNITS_PER_SLOT` per slot and wave, fewer where they would be tiny."""
     total = float(seconds.sum())

@@ -6,18 +6,17 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from group_models.artifacts import FORMAT
 from group_models.evaluation import why_no_metrics
 from group_models.fitting import EMPTY_PART, TRAIN_MEDIAN
 from group_models.keys import key_seed
 from group_models.measuring import Measured
-from group_models.outcomes import FitSettings
+from group_models.outcomes import FitSettings, identity
 from group_models.tables import WHOLE
 
 PART_COLUMNS = (
     "key_id", "part", "number", "status", "reason", "error_type", "error_message", "error_stage", "traceback",
-    "rows_used", "estimator", "params", "baseline_metrics", "holdout_rows", "holdout_from", "fit_seconds",
-    "cpu_seconds", "model_bytes", "started_at", "finished_at",
+    "rows_used", "params", "baseline_metrics", "holdout_rows", "fit_seconds", "cpu_seconds", "model_bytes",
+    "started_at", "finished_at",
 )  # fmt: skip
 """What the outcome of a salted key needs of its parts: everything but the models."""
 
@@ -70,14 +69,8 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     measured = [row["part"] for row in tried if _median(row) is not None]
     medians = [median for row in tried if (median := _median(row)) is not None]
     columns = {
-        "key_id": key_id,
-        "part": WHOLE,
-        "format": FORMAT,
-        "estimator": final[0]["estimator"],
-        "unit": planned["unit"],
-        "seed": key_seed(settings.seed, key_id),
+        **identity(key_id, WHOLE, planned["unit"], key_seed(settings.seed, key_id), settings.estimator.label, settings),
         "params": _shared_params(final),
-        "holdout_from": final[0]["holdout_from"],
         **{name: _total(final, name) for name in ("rows_used", "holdout_rows", "fit_seconds", "cpu_seconds")},
         "started_at": min(row["started_at"] for row in final),
         "finished_at": max(row["finished_at"] for row in final),

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from group_models.deaths import or_late
 from group_models.keys import key_seed
 from group_models.outcomes import FitSettings, identity
 from group_models.tables import utc_now
@@ -35,8 +36,6 @@ def crashed_row(part: Mapping[str, Any], settings: FitSettings, estimator: str) 
 
     How the worker ended stands in its executor's standard error only, also where the watchdog ended it.
     """
-    timeout_s = settings.limits.timeout_s
-    late = "" if timeout_s is None else f", or took longer than timeout_s, {timeout_s:g} s"
     now = utc_now()
     key_id, number = part["key_id"], part["part"]
     seed = key_seed(settings.seed, key_id, number)
@@ -46,8 +45,8 @@ def crashed_row(part: Mapping[str, Any], settings: FitSettings, estimator: str) 
         "run_id": settings.run_id,
         "status": "crashed",
         "reason": (
-            f"the fit ended its worker{late}; the standard error of the executor says how. `isolation: auto` tells "
-            "more; mend the estimator or leave the key out"
+            f"the fit ended its worker{or_late(settings.limits)}; the standard error of the executor says how. "
+            "`isolation: auto` tells more; mend the estimator or leave the key out"
         ),
         "error_type": "dead worker",
         "started_at": now,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.keys import show_key
-from group_models.packing import makespan
+from group_models.packing import makespan, part_rows
 from group_models.skew import Skew
 from group_models.tables import PLAN, WHOLE
 from group_models.texts import counts_text, facts_html
@@ -89,8 +89,7 @@ class Plan:
         """
         fitted = self.keys.filter(pa.array(self.is_fitted))
         n_parts = fitted["n_parts"].to_numpy().astype(np.int64)
-        owner = np.repeat(np.arange(len(n_parts)), n_parts)
-        place = np.arange(len(owner)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
+        owner, place = part_rows(n_parts)
         columns = {name: fitted[name].take(pa.array(owner)) for name in ("key_id", "wave")}
         columns["part"] = pa.array(np.where(n_parts[owner] > 1, place, WHOLE), pa.int32())
         columns["unit"] = pa.array(fitted["unit"].to_numpy()[owner] + place, pa.int32())

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.keys import show_key
-from group_models.packing import Floats, makespan, unit_count, wave_of_units
+from group_models.packing import Floats, makespan, part_rows, unit_count, wave_of_units
 from group_models.spec import Oversize, Spec
 from group_models.texts import counts_text, duration_text
 
@@ -147,7 +147,8 @@ def oversize(keys: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
 def job_seconds(keys: pa.Table) -> Floats:
     """Return the predicted seconds of all that cannot be divided: each fitted key, each part of a salted one."""
     parts = _parts(keys)
-    return np.repeat(_numbers(keys, "predicted_seconds") / np.maximum(parts, 1), parts)
+    owner, _ = part_rows(parts)
+    return np.asarray((_numbers(keys, "predicted_seconds") / np.maximum(parts, 1))[owner])
 
 
 def _parts(keys: pa.Table) -> npt.NDArray[np.int64]:
@@ -158,12 +159,11 @@ def _parts(keys: pa.Table) -> npt.NDArray[np.int64]:
 
 def unit_seconds(keys: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
     """Return unit, wave and predicted seconds of each unit, in order; a salted key's parts are units in a row."""
-    parts = _parts(keys)
-    first = np.repeat(np.nan_to_num(_numbers(keys, "unit")).astype(np.int64), parts)
-    place = np.arange(len(first)) - np.repeat(np.cumsum(parts) - parts, parts)
+    owner, place = part_rows(_parts(keys))
+    first, of_key = (np.nan_to_num(_numbers(keys, name)).astype(np.int64)[owner] for name in ("unit", "wave"))
     unit, inverse = np.unique(first + place, return_inverse=True)
     wave = np.zeros(len(unit), dtype=np.int64)
-    wave[inverse] = np.repeat(np.nan_to_num(_numbers(keys, "wave")).astype(np.int64), parts)
+    wave[inverse] = of_key
     return unit, wave, np.bincount(inverse, weights=job_seconds(keys), minlength=len(unit)).astype(np.float64)
 
 

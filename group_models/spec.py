@@ -12,6 +12,7 @@ import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from group_models.errors import SpecError
+from group_models.versions import minor
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*$", re.IGNORECASE)
 _UNITS = {
@@ -249,7 +250,7 @@ class Spec(_Model):
         plain = self._plain()
         decides = {name: plain[name] for name in _DECIDE_A_FIT}
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
-        libraries = {name: ".".join(version.split(".")[:2]) for name, version in versions.items()}
+        libraries = {name: minor(version) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,7 @@ from group_models.evaluation import Floats
 class RegressionSums:
     """What `evaluation.regression_metrics` needs of any number of rows, in ten numbers that can be added up.
 
-    The fields are plain numbers, so that a Spark row carries them: `RegressionSums(**row)` is what
-    `dataclasses.asdict` took apart.
+    The fields are plain numbers, so that a Spark row carries them (`pair_columns`).
 
     Attributes
     ----------
@@ -132,8 +132,23 @@ class RegressionSums:
 
 
 _SPARK_TYPES = {"int": "bigint", "float": "double"}
-FIELD_TYPES = {field.name: _SPARK_TYPES[str(field.type)] for field in dataclasses.fields(RegressionSums)}
-"""The sums as columns of a Spark row: name to type."""
+_FIELDS = {field.name: _SPARK_TYPES[str(field.type)] for field in dataclasses.fields(RegressionSums)}
+_MODEL, _BASELINE = "m_", "b_"
+
+PAIR_TYPES = {f"{side}{name}": kind for side in (_MODEL, _BASELINE) for name, kind in _FIELDS.items()}
+"""The sums of a model and of its baseline as columns of one Spark row: name to type."""
+
+
+def pair_columns(model: RegressionSums, baseline: RegressionSums) -> dict[str, float]:
+    """Return the sums of a model and of its baseline as columns `PAIR_TYPES`."""
+    values = (*dataclasses.astuple(model), *dataclasses.astuple(baseline))
+    return dict(zip(PAIR_TYPES, values, strict=True))
+
+
+def pair_of(row: Mapping[str, Any]) -> tuple[RegressionSums, RegressionSums]:
+    """Return the sums of a model and of its baseline from a row with columns `PAIR_TYPES`."""
+    model, baseline = ({name: row[f"{side}{name}"] for name in _FIELDS} for side in (_MODEL, _BASELINE))
+    return RegressionSums(**model), RegressionSums(**baseline)
 
 
 def merged(parts: Iterable[RegressionSums]) -> RegressionSums:

@@ -24,8 +24,18 @@ _PLANNED = ("key_id", "key", "unit", "key_index", "n_parts", "sample_share")
 def free_numbers(prepared: Prepared, run_id: str, wave: int) -> list[int]:
     """Return the numbers of a wave that no commit has taken, ascending."""
     taken = set(prepared.tables.numbers(STORE, model_set=prepared.spec.model_set, owner=run_id))
-    first = wave * NUMBERS_PER_WAVE
-    return [number for number in range(first, first + NUMBERS_PER_WAVE) if number not in taken]
+    return [number for number in _numbers(wave) if number not in taken]
+
+
+def has_commits(prepared: Prepared, run_id: str, wave: int) -> bool:
+    """Return whether a wave has committed anything."""
+    taken = prepared.tables.numbers(STORE, model_set=prepared.spec.model_set, owner=run_id)
+    return any(number in _numbers(wave) for number in taken)
+
+
+def _numbers(wave: int) -> range:
+    """Return the numbers that a wave reserves."""
+    return range(wave * NUMBERS_PER_WAVE, (wave + 1) * NUMBERS_PER_WAVE)
 
 
 def planned_keys(

@@ -26,7 +26,7 @@ from group_models.frames import Roles
 from group_models.measuring import FAILURE, Measured, Meter
 from group_models.mlmodel import MlmodelTemplate
 from group_models.outcomes import RESULT, FitSettings, result_frame, result_table
-from group_models.summing import FIELD_TYPES, RegressionSums
+from group_models.summing import PAIR_TYPES, pair_columns, pair_of
 from group_models.tables import STORE, utc_now
 
 ROWS_PER_UNIT = 200_000
@@ -36,11 +36,7 @@ UNITS_PER_SLOT = 4
 """Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
 BASELINE, UNITS, IS_DATA = "baseline", "units", "is_data"
-_SIDES = ("m_", "b_")
-_SUMS = {f"{side}{name}": kind for side in _SIDES for name, kind in FIELD_TYPES.items()}
-"""Sums of the ensemble and of its baseline, as columns and their types."""
-
-_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **_SUMS, **dict.fromkeys(FAILURE, "string")}
+_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **PAIR_TYPES, **dict.fromkeys(FAILURE, "string")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +82,8 @@ def measure_ensembles(
     Notes
     -----
     The holdout streams past the ensemble as an input does when it is scored: a holdout of any size is in no
-    place at once, and a large one is spread over tasks, each of which gets the ensemble and the limits of a fit.
+    place at once, and a large one is spread over tasks, each of which gets the ensemble. The limits are those of one
+    fit: tasks that run one after another share its time.
     Rows are added up in the order of their hashes and tasks in that of their units, so that the metrics of the same
     rows on the same number of slots are the same to the last bit, however the source was partitioned.
     """
@@ -100,9 +97,11 @@ def measure_ensembles(
     mixed = data.unionByName(models, allowMissingColumns=True)
     ordered = mixed.repartition(len(placed), sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA, sc.HASH)
     limits, features = settings.limits, list(roles.features)
+    # As many tasks as there are slots run at a time: of more, each has less of the time that the ensemble has.
+    rounds = [-(-count // slots) for count in counts]
 
     def measure(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return _measured(batches, features, limits)
+        return _measured(batches, features, limits, rounds)
 
     schema = ", ".join(f"{name} {kind}" for name, kind in _FOUND.items())
     found = ordered.mapInPandas(measure, schema).toArrow().sort_by(sc.UNIT).to_pylist()
@@ -184,7 +183,9 @@ def _packed(frame: pd.DataFrame) -> bytes:
     return pack_parts(list(zip(ordered["data"], ordered["data_file"], strict=True)))
 
 
-def _measured(batches: Iterable[pd.DataFrame], features: Sequence[str], limits: FitLimits) -> Iterator[pd.DataFrame]:
+def _measured(
+    batches: Iterable[pd.DataFrame], features: Sequence[str], limits: FitLimits, rounds: Sequence[int]
+) -> Iterator[pd.DataFrame]:
     """Yield what came of the ensemble of a partition: its own row comes first, then those of its holdout."""
     meter: Meter | None = None
     unit = ix = -1
@@ -195,7 +196,7 @@ def _measured(batches: Iterable[pd.DataFrame], features: Sequence[str], limits: 
             is_data = batch[IS_DATA].to_numpy(np.bool_)
             for row in batch[~is_data].to_dict("records"):
                 unit, ix = row[sc.UNIT], row[MODEL_IX]
-                meter = Meter(functools.partial(_load, row), limits)
+                meter = Meter(functools.partial(_load, row), limits, rounds=rounds[ix])
             if meter is not None and is_data.any():
                 rows = batch[is_data]
                 x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
@@ -210,18 +211,16 @@ def _load(row: Mapping[Any, Any]) -> StoredModel:
 
 def _row_of(unit: int, ix: int, measured: Measured) -> pd.DataFrame:
     failure = measured.failure or dict.fromkeys(FAILURE)
-    sums = [*dataclasses.astuple(measured.model), *dataclasses.astuple(measured.baseline)]
-    frame = pd.DataFrame([[unit, ix, *sums, *(failure[name] for name in FAILURE)]], columns=list(_FOUND))
-    return frame.astype(dict.fromkeys(FAILURE, object))
+    row = {sc.UNIT: unit, MODEL_IX: ix, **pair_columns(measured.model, measured.baseline), **failure}
+    return pd.DataFrame([row], columns=list(_FOUND)).astype(dict.fromkeys(FAILURE, object))
 
 
 def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
     """Return what came of one ensemble, from the rows of its units in order."""
     found = Measured()
     for row in rows:
-        model, baseline = (RegressionSums(**{name: row[f"{side}{name}"] for name in FIELD_TYPES}) for side in _SIDES)
         failure = {name: row[name] for name in FAILURE} if row["status"] is not None else None
-        found = found.merge(Measured(model, baseline, failure))
+        found = found.merge(Measured(*pair_of(row), failure))
     return found
 
 

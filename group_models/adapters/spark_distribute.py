@@ -26,7 +26,7 @@ from group_models.adapters.spark_boost import WORKER, Boosting, spread
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.adapters.spark_ranks import exact_median
 from group_models.adapters.spark_sizes import count_slots
-from group_models.artifacts import FORMAT, serialize
+from group_models.artifacts import serialize
 from group_models.boosters import BoosterPredictor, booster_family
 from group_models.distributing import refusal
 from group_models.errors import StateError
@@ -35,15 +35,13 @@ from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summ
 from group_models.fitting import FitError
 from group_models.frames import none_where
 from group_models.keys import key_seed
-from group_models.outcomes import FitSettings, result_table, stored_columns
+from group_models.outcomes import FitSettings, identity, result_table, stored_columns
 from group_models.payloads import unpack
 from group_models.registry import synthetic_rows
-from group_models.summing import FIELD_TYPES, RegressionSums, merged
-from group_models.tables import WHOLE, moment, utc_now
+from group_models.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
+from group_models.tables import WHOLE, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32
-_MODEL, _MEDIAN = "model", "median"
-_SUMS_SCHEMA = f"{WORKER} int, of string, " + ", ".join(f"{name} {kind}" for name, kind in FIELD_TYPES.items())
 
 T = TypeVar("T")
 
@@ -118,14 +116,8 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
     tried = _attempt(train)
     outcome = _failed(tried) if isinstance(tried, ErrorSummary) else tried
     row = {
-        "key_id": key.key_id,
-        "part": WHOLE,
-        "format": FORMAT,
-        "estimator": settings.estimator.label,
-        "unit": key.unit,
-        "seed": seed,
+        **identity(key.key_id, WHOLE, key.unit, seed, settings.estimator.label, settings),
         "holdout_rows": census.held,
-        "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
         **outcome,
         "fit_seconds": time.perf_counter() - clock,
         "started_at": started,
@@ -249,11 +241,9 @@ def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSet
         yield from _sums(batches, stored, names, text, median)
 
     dealt = spread(holdout.select(sc.TIME, sc.HASH, sc.TARGET, *names), workers)
-    found = dealt.mapInPandas(sums, _SUMS_SCHEMA).toArrow().sort_by(WORKER).to_pylist()
-    of_model, of_median = (
-        merged(RegressionSums(**{name: row[name] for name in FIELD_TYPES}) for row in found if row["of"] == of)
-        for of in (_MODEL, _MEDIAN)
-    )
+    schema = ", ".join(f"{name} {kind}" for name, kind in {WORKER: "int", **PAIR_TYPES}.items())
+    found = dealt.mapInPandas(sums, schema).toArrow().sort_by(WORKER).to_pylist()
+    of_model, of_median = map(merged, zip(*map(pair_of, found), strict=True)) if found else (RegressionSums(),) * 2
     if of_model.not_finite:
         raise FitError(f"{of_model.not_finite} of {of_model.count} predictions on the holdout are not finite")
     return {"metrics": of_model.metrics(), "baseline_metrics": of_median.metrics()}
@@ -262,7 +252,7 @@ def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSet
 def _sums(
     batches: Iterator[pd.DataFrame], stored: tuple[bytes, str], names: dict[str, str], text: list[str], median: float
 ) -> Iterator[pd.DataFrame]:
-    """Yield the sums of one partition of the holdout: a row for the model and one for the median."""
+    """Yield the sums of one partition of the holdout: those of the model and those of the median."""
     model, worker = BoosterPredictor.parse(unpack(*stored)[0]), -1
     of_model, of_median = RegressionSums(), RegressionSums()
     for batch in batches:
@@ -274,5 +264,4 @@ def _sums(
         y, worker = batch[sc.TARGET].to_numpy(np.float64), int(batch[WORKER].iloc[0])
         of_model = of_model.add(y, model.predict(x))
         of_median = of_median.add(y, np.full(len(y), median))
-    sums = {_MODEL: of_model, _MEDIAN: of_median}
-    yield pd.DataFrame([{WORKER: worker, "of": of, **dataclasses.asdict(each)} for of, each in sums.items()])
+    yield pd.DataFrame([{WORKER: worker, **pair_columns(of_model, of_median)}])

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.errors import PlatformError
-from group_models.libraries import installed, minor
+from group_models.libraries import installed
+from group_models.versions import minor
 
 _EXACT = ("group-models",)
 _MOST_ASKED = 1000

@@ -54,8 +54,12 @@ def test_d2_a_model_that_always_fails_is_hidden_by_no_limit_and_by_no_older_mode
         ("failed", "fit: RuntimeError: never", None)
     ] * 3
     limitless = Limits(max_failed_share=1.0, max_failed_keys=9)
-    for others in ({}, {"unchanged": 40}, {"too_small": 5}):
+    for others in ({}, {"too_small": 5}):
         assert release_refusal({"failed": 3, **others}, limitless) == "none of 3 keys could be trained (3 failed)"
+    # Also where one poison key is all that was not unchanged: the message says why each night will end so.
+    said = release_refusal({"failed": 1, "unchanged": 40}, limitless)
+    assert said.startswith("none of 1 keys could be trained (1 failed); 40 unchanged keys keep their models")
+    assert "Each night ends so until" in said
 
 
 @pytest.fixture(scope="module")

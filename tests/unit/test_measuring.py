@@ -23,9 +23,9 @@ class Model:
         return self.answer(x)
 
 
-def metered(answer, *, batches=2, timeout_s=None):
+def metered(answer, *, batches=2, timeout_s=None, rounds=1):
     model = Model(answer)
-    meter = Meter(lambda: model, FitLimits(timeout_s=timeout_s))
+    meter = Meter(lambda: model, FitLimits(timeout_s=timeout_s), rounds=rounds)
     for _ in range(batches):
         meter.add(X, Y, np.zeros(len(Y)))
     return meter.measured, model
@@ -78,6 +78,12 @@ def test_an_ensemble_that_hangs_has_timed_out():
 def test_all_batches_of_an_ensemble_share_one_limit():
     measured, model = metered(lambda x: (time.sleep(0.15), x["x"])[1], batches=9, timeout_s=0.5)
     assert measured.failure["status"] == "timed_out"
+    assert model.calls < 9
+
+
+def test_meters_that_follow_one_another_share_one_limit_and_name_it_whole():
+    measured, model = metered(lambda x: (time.sleep(0.15), x["x"])[1], batches=9, timeout_s=30.0, rounds=100)
+    assert measured.failure["reason"].startswith("evaluate: the ensemble took longer than timeout_s, 30 s, to predict")
     assert model.calls < 9
 
 

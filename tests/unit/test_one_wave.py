@@ -74,10 +74,10 @@ def parts(count, units):
     )
 
 
-def trained(poison, *, count=8, units=4, isolation="auto", of=Told, **faults):
+def trained(poison, *, count=8, units=4, isolation="auto", of=Told, tables=None, **faults):
     """Train a wave and return it, its rows by key, and what it said."""
     said = []
-    tables = MemoryTables()
+    tables = tables or MemoryTables()
     spec = SimpleNamespace(model_set="c.s.m", isolation=isolation)
     prepared = SimpleNamespace(tables=tables, spec=spec, estimator=SETTINGS.estimator, features=FEATURES)
     keys = pa.table(
@@ -176,6 +176,25 @@ def test_what_a_job_leaves_missing_goes_out_again():
     wave, rows, _ = trained([], lost=["k01", "k02"])
     assert wave.jobs == [("here", 8, False), ("here", 2, False)]
     assert rows["k01"]["number"] == 1
+
+
+class Counting(MemoryTables):
+    """Tables that note which rows of the store are asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def read(self, table, *, columns=None, where=None):
+        self.asked.append(dict(where or {}))
+        return super().read(table, columns=columns, where=where)
+
+
+def test_a_wave_reads_its_own_rows_alone_and_none_before_it_has_any():
+    tables = Counting()
+    trained([], lost=["k01"], tables=tables)
+    own = {"model_set": ["c.s.m"], "run_id": ["r1"], "wave": [0]}
+    assert tables.asked == [own, own, {}]
 
 
 @pytest.mark.parametrize(("poisoned", "trained_first", "said"), [(8, 0, 5), (24, 8, 20)])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_models.evaluation import regression_metrics
-from group_models.summing import RegressionSums, merged
+from group_models.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
 
 TARGETS = st.integers(-(10**6), 10**6).map(lambda thousandths: thousandths / 1000)
 ROWS = st.lists(st.tuples(TARGETS, TARGETS), min_size=1, max_size=60)
@@ -34,6 +34,13 @@ def close(metrics, wanted):
     """Return whether metrics are equal to 1e-12, the bias beside the size of the errors that cancel in it."""
     scale = {"mae": wanted["mae"], "rmse": wanted["rmse"], "r2": 1 + abs(1 - wanted["r2"]), "bias": wanted["mae"]}
     return list(metrics) == list(wanted) and all(abs(metrics[n] - wanted[n]) <= 1e-12 * scale[n] for n in wanted)
+
+
+def test_the_sums_of_a_model_and_of_its_baseline_come_back_from_one_row():
+    model, baseline = (RegressionSums.of(np.array([1.0, 2.0]), np.array([other, 0.5])) for other in (2.0, np.nan))
+    row = pair_columns(model, baseline)
+    assert list(row) == list(PAIR_TYPES)
+    assert pair_of({"unit": 3, **row}) == (model, baseline)
 
 
 @given(rows=ROWS, offset=OFFSETS, cuts=st.lists(st.integers(0, 60), max_size=8))
