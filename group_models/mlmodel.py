@@ -181,10 +181,11 @@ def environment_files(mlmodel: str) -> dict[str, str]:
     content = yaml.load(mlmodel, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  safe ones
     needs = content["metadata"]["requirements"]
     python = content["flavors"]["python_function"]["python_version"]
-    tools = [f"{name}=={version}" for name in ("pip", "setuptools") if (version := installed_version(name))]
+    found = {name: installed_version(name) for name in ("pip", "setuptools", "wheel")}
+    tools = [f"{name}=={version}" if version else name for name, version in found.items()]
     python_env = {
         "python": python,
-        "build_dependencies": [*tools, "wheel"],
+        "build_dependencies": tools,
         "dependencies": ["-r requirements.txt"],
     }
     conda = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -34,12 +35,7 @@ def ship(spark: SparkSession, settings: EstimatorSettings) -> EstimatorSettings:
         return settings
     if not absent:
         raise PlatformError(f"{_what(settings)} cannot be loaded by the workers: {mistake}; {_WAY_OUT}")
-    return EstimatorSettings(
-        object=_with_code(spark, settings, absent),
-        version=settings.version,
-        threads=settings.threads,
-        validation_share=settings.validation_share,
-    )
+    return dataclasses.replace(settings, object=_with_code(spark, settings, absent), params={})
 
 
 _WAY_OUT = "install what is missing where the workers run"

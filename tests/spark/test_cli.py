@@ -198,6 +198,9 @@ def test_releases_are_listed_rolled_back_and_published_again(
     assert serving() == "two"
     assert run("release", "rollback", spec, "--to", first, "--note", "again")[0] == 0
     assert serving() == "one"
+    code, out, _ = run("train", spec, "--run-id", "held", "--retrain-all")
+    assert (code, "brought champion back to release" in out, "release publish SPEC" in out) == (4, True, True)
+    assert serving() == "one"
     log = run_json("release", "list", spec)
     assert [entry["action"] for entry in log] == ["publish", "publish", "rollback", "publish", "rollback"]
     assert [entry["run_id"] for entry in log] == ["one", "two", None, "two", None]
