@@ -87,7 +87,7 @@ def _pickled(source: Any, settings: EstimatorSettings, modules: tuple[str, ...])
     with _by_value(modules):
         pickler = _CodePickler(buffer, frozenset(modules))
         pickler.dump((source, dict(settings.params)))
-    return Shipped(settings.label, buffer.getvalue(), modules), pickler.late_imports
+    return Shipped(settings.label, buffer.getvalue(), tuple(sorted(pickler.used))), pickler.late_imports
 
 
 @contextlib.contextmanager
@@ -104,19 +104,31 @@ def _by_value(modules: Iterable[str]) -> Iterator[None]:
 
 
 class _CodePickler(TravelPickler):
-    """Pickles, and notes which functions that go by value import own modules when they run."""
+    """Pickles, and notes what goes by value: of which modules, and which functions import own ones when they run."""
 
     def __init__(self, file: io.BytesIO, modules: frozenset[str]) -> None:
         super().__init__(file, protocol=PICKLE_PROTOCOL)
         self._modules = modules
+        self.used: set[str] = set()
         self.late_imports: dict[str, str] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, types.FunctionType) and (obj.__module__ or "").partition(".")[0] in self._modules:
-            for name in _imports(obj.__code__, obj.__globals__):
-                if _is_found_here(name):
-                    self.late_imports.setdefault(name, obj.__qualname__)
+        if isinstance(obj, types.FunctionType | type | types.ModuleType) and _top(obj) in self._modules:
+            self.used.add(_top(obj))
+            if isinstance(obj, types.FunctionType):
+                self._note_imports(obj)
         return super().reducer_override(obj)
+
+    def _note_imports(self, function: types.FunctionType) -> None:
+        for name in _imports(function.__code__, function.__globals__):
+            if _is_found_here(name):
+                self.late_imports.setdefault(name, function.__qualname__)
+
+
+def _top(thing: Any) -> str:
+    """Return the top-level module of a function, a class or a module."""
+    name = thing.__name__ if isinstance(thing, types.ModuleType) else thing.__module__
+    return str(name or "").partition(".")[0]
 
 
 def _imports(code: types.CodeType, module: Mapping[str, Any]) -> Iterator[str]:

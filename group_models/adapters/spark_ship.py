@@ -47,14 +47,15 @@ def _what(settings: EstimatorSettings) -> str:
 
 def _with_code(spark: SparkSession, settings: EstimatorSettings, absent: Sequence[str]) -> Shipped:
     """Return the estimator with the code of modules that the workers lack, after they have loaded it."""
-    lacking = f"{_what(settings)}: the workers cannot import {', '.join(absent)}"
+    lacking = f"{_what(settings)}: the workers cannot import"
     try:
         shipped, late = with_code(settings, absent)
     except Exception as e:
         raise PlatformError(
-            f"{lacking}, and its code cannot be sent to them ({type(e).__name__}: {e}); keep what does not pickle "
-            f"(locks, sessions, compiled code) out of the module, or install it where the workers run"
+            f"{lacking} its module, and its code cannot be sent to them ({type(e).__name__}: {e}); keep what does not "
+            f"pickle (locks, sessions, compiled code) out of the module, or install it where the workers run"
         ) from e
+    lacking = f"{lacking} {', '.join(shipped.modules) or 'its module'}"
     unknown, mistake = _tried(spark, shipped, sorted(late))
     if mistake is not None:
         raise PlatformError(f"{lacking}, and with its code they cannot load it: {mistake}; {_WAY_OUT}")

@@ -132,7 +132,7 @@ def test_i5_an_object_of_such_a_module_travels_with_its_code_too(any_spark, tmp_
 
 def test_i5_a_module_that_the_code_imports_late_is_named_before_training(any_spark, tmp_path, beside):
     spec = spec_of(lines(any_spark), tmp_path, estimator={"object": f"{beside}:make_late"})
-    said = rf"'{beside}:make_late'.*cannot import {beside}, .*{beside}_helper \(in make_late\)\. Import it at the top"
+    said = rf"cannot import {beside}, {beside}_helper; .*: {beside}_helper \(in make_late\)\. Import it at the top"
     with pytest.raises(PlatformError, match=said):
         api.train(spec, spark=any_spark)
     assert not list(tmp_path.glob("warehouse/**/*.parquet"))
@@ -140,7 +140,7 @@ def test_i5_a_module_that_the_code_imports_late_is_named_before_training(any_spa
 
 def test_i5_code_that_cannot_be_sent_is_named_before_training(any_spark, tmp_path, beside):
     spec = spec_of(lines(any_spark), tmp_path, estimator={"object": f"{beside}_locked:Line"})
-    said = rf"cannot import .*{beside}_locked.*cannot be sent to them.*lock.*or install it where the workers run"
+    said = rf"'{beside}_locked:Line': the workers cannot import its module, .*cannot be sent to them.*lock.*install it"
     with pytest.raises(PlatformError, match=said):
         api.train(spec, spark=any_spark)
     assert not list(tmp_path.glob("warehouse/**/*.parquet"))
