@@ -33,17 +33,28 @@ def read_history(
 ) -> History:
     """Return what earlier runs say of the keys of a live set.
 
-    The newest fit of a key is looked for in the run of its model and in its newest published one.
+    The newest fit of a key is looked for in the run of its model, in its newest published one, and in the run that
+    finished last, published or not.
     """
     serving = live.keys["model_run_id"]
-    runs = sorted({*serving.dropna(), *live.keys["newest_run_id"].dropna()})
+    runs = sorted({*serving.dropna(), *live.keys["newest_run_id"].dropna(), *_last_finished(tables, model_set)})
     if not runs:
         return History(History.none().keys, {}, versions, now, retrain_all)
     where: Where = {"model_set": [model_set], "run_id": runs}
     fits = tables.read(MANIFEST, columns=_OF_FIT, where={**where, "status": _MEASURED}).to_pandas()
-    keys = _of_models(fits, serving).join(_of_newest(fits))[list(PAST)]
+    newest = _of_newest(fits)
+    # Keys without a model, of a run that was not published; an outer join of a million keys would sort their ids.
+    others = newest.index[~newest.index.isin(serving.index)]
+    keys = _of_models(fits, serving).reindex(serving.index.append(others)).join(newest)[list(PAST)]
     started = tables.read(RUN, columns=["run_id", "versions"], where={**where, "event": ["started"]}).to_pylist()
     return History(keys, {row["run_id"]: dict(row["versions"] or {}) for row in started}, versions, now, retrain_all)
+
+
+def _last_finished(tables: Tables, model_set: str) -> list[str]:
+    """Return the run that finished last, if one has."""
+    finished = tables.read(RUN, columns=["run_id", "at"], where={"model_set": [model_set], "event": ["finished"]})
+    ids: list[str] = finished.sort_by("at")["run_id"].to_pylist()
+    return ids[-1:]
 
 
 def _of_models(fits: pd.DataFrame, serving: pd.Series[str]) -> pd.DataFrame:

@@ -57,6 +57,17 @@ def test_a_model_is_known_from_its_own_run_and_costs_from_the_newest_fit():
     assert found.run_versions == {"r1": {"numpy": "2.1"}, "r2": {"numpy": "2.2"}}
 
 
+def test_what_a_run_took_that_was_not_published_is_known_too_and_nothing_else_of_it():
+    tables = MemoryTables()
+    write(tables, "r1", 1, [trained("a", 1.0)])
+    write(tables, "r2", 2, [trained("a", 2.0), trained("b", 3.0)])
+    keys = pd.DataFrame({"model_run_id": ["r1"], "newest_run_id": ["r1"]}, index=["a"])
+    known = read_history(tables, "m", Live(keys, {}, {}), versions={}, now=NOW).keys
+    assert known["fit_seconds"].to_dict() == {"a": 2.0, "b": 3.0}
+    assert known["data_fingerprint"].fillna("").to_dict() == {"a": "a 1.0", "b": ""}
+    assert known["model_run_id"].fillna("").to_dict() == {"a": "r1", "b": ""}
+
+
 def test_without_runs_nothing_is_known():
     keys = pd.DataFrame({"model_run_id": [None], "newest_run_id": [None]}, index=["a"])
     assert read_history(MemoryTables(), "m", Live(keys, {}, {}), versions={}, now=NOW).keys.empty
