@@ -33,7 +33,8 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 def own_modules(settings: EstimatorSettings) -> list[str]:
     """Return the top-level modules that an estimator may need and that workers may lack, by name.
 
-    These are the one that defines it and all that were loaded here from files that are not installed.
+    These are the one that defines it and all that were loaded here from files that are not installed. A dotted path
+    must have been resolved before.
     """
     found = {name for name, module in list(sys.modules.items()) if "." not in name and _is_own(module)}
     return sorted((found | {_home(settings)}) & set(sys.modules) - _NEVER)

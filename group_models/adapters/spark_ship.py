@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import sys
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -21,7 +22,8 @@ def ship(spark: SparkSession, settings: EstimatorSettings) -> EstimatorSettings:
     """Return the settings as every worker can read them, after it was tried there.
 
     A named family stays as it is, and so does an object that the workers can load by the names of its modules.
-    Else the code of the modules that they lack goes with it.
+    Else the code of the modules that they lack goes with it. So does, where it can be sent, that of modules that they
+    find only since they run in the folder of the driver (a local session): who reads the models later will not.
 
     Raises
     ------
@@ -31,11 +33,17 @@ def ship(spark: SparkSession, settings: EstimatorSettings) -> EstimatorSettings:
     if settings.object is None:
         return settings
     absent, mistake = _tried(spark, by_name(settings), own_modules(settings))
-    if mistake is None:
-        return settings
     if not absent:
-        raise PlatformError(f"{_what(settings)} cannot be loaded by the workers: {mistake}; {_WAY_OUT}")
-    return dataclasses.replace(settings, object=_with_code(spark, settings, absent), params={})
+        if mistake is not None:
+            raise PlatformError(f"{_what(settings)} cannot be loaded by the workers: {mistake}; {_WAY_OUT}")
+        return settings
+    try:
+        shipped = _with_code(spark, settings, absent)
+    except PlatformError:
+        if mistake is None:
+            return settings
+        raise
+    return dataclasses.replace(settings, object=shipped, params={}) if shipped.modules else settings
 
 
 _WAY_OUT = "install what is missing where the workers run"
@@ -69,7 +77,7 @@ def _with_code(spark: SparkSession, settings: EstimatorSettings, absent: Sequenc
 
 
 def _tried(spark: SparkSession, shipped: Shipped, names: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return which of these modules some worker cannot find, and why one cannot load the estimator, if so."""
+    """Return which of these modules some worker lacks, and why one cannot load the estimator, if so."""
     answers = ask_workers(spark, _question(shipped, list(names)))
     absent = {name for answer in answers for name in answer["absent"]}
     mistakes = [answer["mistake"] for answer in answers if answer["mistake"] is not None]
@@ -80,13 +88,20 @@ def _question(shipped: Shipped, names: list[str]) -> Callable[[], dict[str, Any]
     """Return what a worker answers; of this module, which a worker imports by its name."""
 
     def answer() -> dict[str, Any]:
-        return {"absent": [name for name in names if not _is_found(name)], "mistake": _load_mistake(shipped)}
+        return {"absent": [name for name in names if not _is_there(name)], "mistake": _load_mistake(shipped)}
 
     return answer
 
 
-def _is_found(name: str) -> bool:
-    return name in sys.modules or importlib.util.find_spec(name) is not None
+def _is_there(name: str) -> bool:
+    """Return whether a top-level module is found here, and would be from any folder."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return False
+    places = [spec.origin, *(spec.submodule_search_locations or [])]
+    folders = {Path(place).resolve().parent for place in places if place and spec.has_location}
+    paths = {Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path}
+    return Path.cwd() not in folders or Path.cwd() in paths
 
 
 def _load_mistake(shipped: Shipped) -> str | None:

@@ -7,6 +7,8 @@ import sys
 import cloudpickle
 import pytest
 
+from group_models.adapters import spark_ship
+from group_models.errors import PlatformError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.registry import make_family
 from group_models.shipping import by_name, own_modules, with_code
@@ -93,3 +95,46 @@ def test_own_modules_are_those_of_files_that_are_not_installed(folder):
     names = own_modules(EstimatorSettings(object="sklearn.dummy:DummyRegressor"))
     assert {"ship_own", "sklearn"} <= set(names)
     assert not {"numpy", "json", "__main__", "group_models", "sys"} & set(names)
+
+
+@pytest.fixture
+def here(folder, monkeypatch):
+    """Work in the folder, with this process for a worker."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(spark_ship, "ask_workers", lambda _, answer: [answer()])
+    return folder
+
+
+def test_a_module_that_a_worker_finds_in_its_working_folder_alone_travels_with_its_code(here, monkeypatch):
+    written(here, ship_here=MEAN)
+    importlib.import_module("ship_here")
+    settings = EstimatorSettings(object="ship_here:Mean", params={"strategy": "median"}, threads=2)
+    sent = spark_ship.ship(None, settings)
+    assert sent.object.modules == ("ship_here",)
+    assert (sent.label, sent.params, sent.threads) == ("ship_here:Mean", {}, 2)
+    # Found from any folder it is a name, and so is one whose code cannot be sent.
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    assert spark_ship.ship(None, settings) is settings
+
+
+def test_a_module_whose_code_cannot_be_sent_goes_by_name_where_that_does(here):
+    written(here, ship_locked=f"import threading\n{MEAN}    lock = threading.Lock()\n")
+    importlib.import_module("ship_locked")
+    settings = EstimatorSettings(object="ship_locked:Mean")
+    assert spark_ship.ship(None, settings) is settings
+
+
+@pytest.mark.parametrize(
+    "settings", [EstimatorSettings("ridge"), EstimatorSettings(object="sklearn.dummy:DummyRegressor")]
+)
+def test_what_is_installed_goes_by_name(here, settings):
+    assert spark_ship.ship(None, settings) is settings
+
+
+def test_what_a_worker_cannot_load_though_it_finds_its_modules_is_refused(here, monkeypatch):
+    written(here, ship_torn=MEAN)
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    settings = EstimatorSettings(object="ship_torn:Absent")
+    with pytest.raises(PlatformError, match=r"'ship_torn:Absent' cannot be loaded by the workers: .*install what is"):
+        spark_ship.ship(None, settings)
