@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import sqlite3
@@ -128,11 +129,7 @@ class Bundle:
     def _fetch(self, plan: ScorePlan, notes: LoadNotes) -> Iterator[tuple[dict[str, Any], StoredModel | None]]:
         for row in plan.models.to_pylist():
             place = row["run_id"], row["key_id"], row["number"]
-
-            def read(row: Mapping[str, Any] = row) -> tuple[StoredModel | None, int]:
-                return self._read(row, notes)
-
-            yield row, self._cache.get(place, read)
+            yield row, self._cache.get(place, functools.partial(self._read, row, notes))
 
     def _read(self, row: Mapping[str, Any], notes: LoadNotes) -> tuple[StoredModel | None, int]:
         """Return a model and its bytes; None where it is missing or cannot be loaded."""

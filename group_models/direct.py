@@ -129,7 +129,7 @@ def answer_frame(asked: Asked, live: Live, ask: Ask, fetch: Fetch) -> pd.DataFra
     outputs = {"prediction": prediction, "score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
     outputs |= {name: plan.keys[name].to_numpy()[codes] for name in PROVENANCE}
     added = pd.DataFrame({ask.prefix + name: outputs[name] for name in OUTPUTS}, index=asked.frame.index)
-    return pd.concat([asked.frame[asked.passed], added], axis=1)
+    return pd.concat([asked.frame[asked.passed], added], axis=1) if asked.passed else added
 
 
 def _row_keys(frame: pd.DataFrame, live: Live, keys: Sequence[str]) -> list[Key]:

@@ -11,8 +11,10 @@ import mlflow
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
+from sklearn.linear_model import LinearRegression
 
 from group_models import api, logging_runs, registering, releasing, tracking
+from group_models.adapters.mlflow_around import no_autologging
 from group_models.adapters.path_tables import PathTables
 from group_models.cli import main
 from group_models.errors import ServerError, ServerWarning, StateError
@@ -213,6 +215,22 @@ def test_a_set_is_registered_in_a_server_and_its_router_loads_from_there(place, 
     assert scored["score_status"].tolist() == ["scored", "scored", "no_model"]
     assert row.registered_version == "1"
     assert registering.register(spec) == []
+
+
+def test_f4_nothing_is_logged_by_itself_in_the_block_of_a_night_and_again_after_it(mlflow_db, tmp_path):
+    mlflow.create_experiment("of the user", artifact_location=(tmp_path / "artifacts").as_uri())
+    mlflow.set_experiment("of the user")
+    mlflow.sklearn.autolog(silent=True, log_models=False)
+    counts = []
+    try:
+        with no_autologging():
+            LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
+        counts.append(len(mlflow.search_runs(experiment_names=["of the user"])))
+        LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
+        counts.append(len(mlflow.search_runs(experiment_names=["of the user"])))
+    finally:
+        mlflow.sklearn.autolog(disable=True, silent=True)
+    assert counts == [0, 1]
 
 
 def test_no_run_is_logged_where_the_spec_does_not_say_track(place):
