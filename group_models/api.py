@@ -59,7 +59,7 @@ def plan(
     SpecError, DataError
         Before any Spark job where it can be known before.
     """
-    from group_models.preparing import make_plan, prepare
+    from group_models.preparing import empty_scope_text, make_plan, prepare
     from group_models.starting import half_loaded
 
     ask = Ask(where, keys, failed_only)
@@ -69,6 +69,10 @@ def plan(
     prepared = prepare(checked, tables, spark or session(), ask)
     planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
     refused = tuple(f"`train` refuses the source: {said}" for said in half_loaded(prepared, planned))
+    if prepared.scope.has_no_failed_key:
+        refused = ("no key failed in its newest published run",)
+    elif prepared.scope.text is not None and not planned.keys.num_rows:
+        refused = (f"`train` refuses {empty_scope_text(prepared.scope)}",)
     return dataclasses.replace(planned, notes=(*planned.notes, *refused))
 
 

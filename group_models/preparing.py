@@ -24,7 +24,7 @@ from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.history import read_history
 from group_models.incremental import History, library_note
 from group_models.keys import KeyKind
-from group_models.live import Live, read_key_kinds, read_without_pins
+from group_models.live import Live, newest_release, read_key_kinds, read_without_pins
 from group_models.planning import SIZES, Costs, plan_keys, thin_parts
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
@@ -159,6 +159,33 @@ def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float]]
         sizes = _with_vanished(prepared, found, live)
         missing = watched.shares() if found.num_rows else {}
     return sizes, source_stats(sizes, missing, prepared.spec.target, live.models())
+
+
+def check_scope(prepared: Prepared) -> None:
+    """Refuse a scope that a caller gave and that holds no key: its run would be an empty release.
+
+    Raises
+    ------
+    SpecError
+        It names the scope and the way out.
+    """
+    if prepared.scope.text is None:
+        return
+    with failing("looking for the scope's rows"):
+        if not spark_source.is_empty(prepared.rows()):
+            return
+    live = read_without_pins(
+        prepared.tables, prepared.spec.model_set, newest_release(prepared.tables, prepared.spec.model_set)
+    )
+    if _with_vanished(prepared, pa.schema(SIZES).empty_table(), live).num_rows:
+        return
+    raise SpecError([empty_scope_text(prepared.scope)], where="the call")
+
+
+def empty_scope_text(scope: Scope) -> str:
+    """Return what is said of a scope without a key."""
+    given = f"where {scope.where!r}" if scope.where is not None else "keys"
+    return f"{given}: it names no key that is in the data or has a model; correct it, or leave it out for all keys"
 
 
 def _notes(scope: Scope, plan: Plan, history: History) -> tuple[str, ...]:

@@ -139,6 +139,11 @@ def in_scope(frame: DataFrame, scope: Scope, keys: Sequence[str]) -> DataFrame:
     return frame.join(listed, functools.reduce(operator.and_, same), "left_semi")
 
 
+def is_empty(rows: DataFrame) -> bool:
+    """Return whether there is no row; Spark stops at the first one."""
+    return not rows.take(1)
+
+
 def keys_in_scope(spark: SparkSession, where: str, key_types: Mapping[str, str], keys: pd.DataFrame) -> list[str]:
     """Return the ids of the keys (columns `key_id`, `key` as dict) for which a scope's predicate is true."""
     if keys.empty:
