@@ -20,7 +20,7 @@ from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registering import adopt_moves, show_release
 from group_models.scopes import Ask, KeysLike
 from group_models.spec import Scoring, check_run_id
-from group_models.targets import SpecLike, check_alias, find_target, open_tables
+from group_models.targets import SpecLike, check_one_of, find_target, open_tables
 
 
 def _quiet(_: str) -> None:
@@ -164,7 +164,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     frame: pd.DataFrame | SparkFrame,
     spec: SpecLike,
     *,
-    alias: Alias = "champion",
+    alias: Alias | None = None,
     run_id: str | None = None,
     as_of: str | None = None,
     on_missing: Literal["null", "parent", "raise"] | None = None,
@@ -183,7 +183,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     spec
         A spec, or the name of a model set.
     alias, run_id, as_of
-        The live set of an alias (as of a release), or what one run's manifest says.
+        The live set of an alias (`champion` by default; as of a release), or what one run's manifest says.
     on_missing
         What to do with rows whose key has no model: `null` prediction, the `parent`'s, or `raise`.
     columns
@@ -193,7 +193,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     """
     from group_models import direct, scoring
 
-    check_alias(alias)
+    check_one_of(alias, run_id)
     model_set, tables, loaded = find_target(spec, warehouse)
     if run_id is None and as_of is None:
         adopt_moves(tables, loaded)
@@ -215,7 +215,7 @@ def score(  # noqa: PLR0913 - the options of one verb
 def load_model(
     spec: SpecLike,
     *,
-    alias: Alias = "champion",
+    alias: Alias | None = None,
     run_id: str | None = None,
     key: str | Mapping[str, Any] | None = None,
     warehouse: str | None = None,
@@ -238,7 +238,7 @@ def find_model(
     spec: SpecLike,
     key: str | Mapping[str, Any],
     *,
-    alias: Alias = "champion",
+    alias: Alias | None = None,
     run_id: str | None = None,
     warehouse: str | None = None,
 ) -> dict[str, Any]:
@@ -249,6 +249,7 @@ def find_model(
     StateError
         The key is unknown, or has no model; the message says what became of it.
     """
+    check_one_of(alias, run_id)
     model_set, tables, _ = find_target(spec, warehouse)
     live = _live(tables, model_set, alias, run_id, None)
     identity = parse_key(key, live.key_kinds)
@@ -303,10 +304,10 @@ def session() -> SparkSession:
     return get_session()
 
 
-def _live(tables: Tables, model_set: str, alias: Alias, run_id: str | None, as_of: str | None) -> Live:
+def _live(tables: Tables, model_set: str, alias: Alias | None, run_id: str | None, as_of: str | None) -> Live:
     if run_id is not None:
         return read_run(tables, model_set, run_id)
-    live = read_live(tables, model_set, alias, as_of)
+    live = read_live(tables, model_set, alias or "champion", as_of)
     if live.keys.empty and not any(r.action == "publish" for r in read_releases(tables, model_set)):
         raise StateError(
             f"model set {model_set} has no release yet in {tables.describe()}; `group-models train` makes one"

@@ -22,6 +22,7 @@ from group_models.cli_options import (
     SpecArgument,
     Warehouse,
     Where,
+    one_of,
     out,
     print_json,
     say,
@@ -158,7 +159,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     spec: SpecArgument,
     source: Annotated[str, typer.Option("--input", metavar="X", help="A path or a table.")],
     output: Annotated[str, typer.Option(metavar="Y", help="A path or a table.")],
-    alias: Annotated[Alias, typer.Option(help="Whose live set scores.")] = Alias.champion,
+    alias: Annotated[Alias | None, typer.Option(help="Whose live set scores; champion by default.")] = None,
     run_id: RunId = None,
     mode: Annotated[Mode, typer.Option(help="What to do where the output exists.")] = Mode.error,
     on_missing: Annotated[OnMissing | None, typer.Option(help="Rows without a model; else the spec's.")] = None,
@@ -167,6 +168,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Score the rows of a path or table and write them with their predictions."""
+    alias_name = one_of(alias, run_id)
     from group_models import api, report, targets
     from group_models.adapters import spark_output
     from group_models.loading import load_spec
@@ -183,7 +185,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     scored = api.score(
         frame,
         loaded,
-        alias=alias.value,
+        alias=alias_name,
         run_id=run_id,
         on_missing=missing,  # type: ignore[arg-type] # an enum's value is any text to mypy
         prefix=prefix,
@@ -225,15 +227,16 @@ def export(
     spec: SpecArgument,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
     key: OneKey,
-    alias: Annotated[Alias, typer.Option(help="Whose live set.")] = Alias.champion,
+    alias: Annotated[Alias | None, typer.Option(help="Whose live set; champion by default.")] = None,
     run_id: RunId = None,
     warehouse: Warehouse = None,
 ) -> None:
     """Write the model of one key as a directory that MLflow loads."""
+    alias_name = one_of(alias, run_id)
     from group_models import api
     from group_models.adapters.mlflow_models import export_model
 
-    row = api.find_model(spec, key, alias=alias.value, run_id=run_id, warehouse=warehouse)
+    row = api.find_model(spec, key, alias=alias_name, run_id=run_id, warehouse=warehouse)
     export_model(row, directory)
     say(f"wrote {directory}; mlflow.pyfunc.load_model({str(directory)!r}) loads it")
 

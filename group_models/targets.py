@@ -43,6 +43,20 @@ def check_alias(alias: str) -> None:
         raise SpecError([mistake], where="the call")
 
 
+def check_one_of(alias: str | None, run_id: str | None) -> None:
+    """Refuse an alias beside a run, and what is no alias.
+
+    Raises
+    ------
+    SpecError
+        It says which one to leave out.
+    """
+    if alias is not None and run_id is not None:
+        said = f"alias {alias!r} and run_id {run_id!r}: each says which models to take; leave out one of them"
+        raise SpecError([said], where="the call")
+    check_alias(alias or "champion")
+
+
 def alias_mistake(alias: str) -> str | None:
     """Return why something is no alias, or None."""
     known = get_args(Alias)

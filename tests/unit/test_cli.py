@@ -9,13 +9,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
 from group_models import api, cli
 from group_models.adapters import places
 from group_models.cli import main
-from group_models.errors import LibraryWarning
+from group_models.errors import LibraryWarning, SpecError
 from group_models.loading import load_spec
 
 SPEC = {
@@ -82,6 +83,14 @@ def test_help_is_printed_for_every_command(capsys: pytest.CaptureFixture[str], a
         (["export", "x.yaml", "out"], "Missing option '--key'"),
         (["release", "pin", "x.yaml", "--key", "carrier=UA"], "Missing option '--run-id'"),
         (["release", "unpin", "x.yaml"], "Missing option '--key'"),
+        (
+            ["score", "x.yaml", "--input", "a", "--output", "b", "--alias", "champion", "--run-id", "r"],
+            "leave out one of",
+        ),
+        (
+            ["export", "x.yaml", "out", "--key", "k=a", "--alias", "challenger", "--run-id", "r"],
+            "leave out one of them",
+        ),
         (["clean", "x.yaml"], "Missing option '--keep'"),
         (["clean", "x.yaml", "--keep", "0"], "Invalid value for '--keep'"),
     ],
@@ -258,3 +267,12 @@ def test_the_module_is_the_command(tmp_path: Path):
     command = [sys.executable, "-m", "group_models", "init", str(tmp_path / "new.yaml")]
     assert subprocess.run(command, check=False, cwd=tmp_path).returncode == 0
     assert subprocess.run(command, check=False, cwd=tmp_path, stderr=subprocess.DEVNULL).returncode == 1
+
+
+def test_an_alias_beside_a_run_is_refused_by_the_functions_too(spec: str):
+    for call in (
+        lambda **which: api.score(pd.DataFrame(), spec, **which),
+        lambda **which: api.load_model(spec, **which),
+    ):
+        with pytest.raises(SpecError, match="alias 'champion' and run_id 'r1': each says which models to take"):
+            call(alias="champion", run_id="r1")
