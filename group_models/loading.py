@@ -79,6 +79,15 @@ def _resolved(path: str, folder: Path) -> str:
     return path if is_uri(path) else str(folder / Path(path).expanduser())
 
 
+_MOUNTED = ("/Volumes/", "/dbfs/")
+"""Folders that a Databricks cluster sees and a client elsewhere does not."""
+
+
+def is_missing(path: str | Path) -> bool:
+    """Return whether a path is a local one and not there."""
+    return not is_uri(str(path)) and not str(path).startswith(_MOUNTED) and not Path(path).exists()
+
+
 def _validated(raw: dict[str, Any], where: str) -> Spec:
     content = _shorthands(raw)
     mistakes: list[str] = []

@@ -18,12 +18,10 @@ from pyspark.sql import functions as F
 from group_models.adapters.spark_columns import named, upload
 from group_models.adapters.spark_errors import first_line
 from group_models.errors import DataError, SpecError
+from group_models.loading import is_missing
 from group_models.objects import resolve
 from group_models.scopes import Scope
 from group_models.spec import Source, is_uri
-
-_MOUNTED = ("/Volumes/", "/dbfs/")
-"""Folders that a Databricks cluster sees and a client elsewhere does not."""
 
 _QUOTED = re.compile(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 _UNSTABLE = re.compile(r"\b(select|rand|randn|random|uuid|now|current_\w+|shuffle|monotonically_\w+)\b", re.IGNORECASE)
@@ -75,7 +73,7 @@ def open_path(spark: SparkSession, path: str, format_: str | None = None) -> Dat
     DataError
         There is no such local path.
     """
-    if not is_uri(path) and not path.startswith(_MOUNTED) and not Path(path).exists():
+    if is_missing(path):
         raise DataError(
             f"there is no {path} (a path in a spec is relative to the spec's file, others to where you are)"
         )

@@ -126,9 +126,10 @@ def test_a_bad_spec_is_refused_with_all_its_mistakes_and_no_traceback(
         "limits.min_rows: input should be a valid integer, got 'many'",
         "model_set: 'eta' has 1 level(s); write three, catalog.schema.name",
         "features: 'x' is a key column",
+        "source.path: there is no",
     ):
         assert mistake in said
-    assert said.startswith("error: 5 mistakes in")
+    assert said.startswith("error: 6 mistakes in")
     assert "Traceback" not in said
 
 
@@ -276,3 +277,32 @@ def test_an_alias_beside_a_run_is_refused_by_the_functions_too(spec: str):
     ):
         with pytest.raises(SpecError, match="alias 'champion' and run_id 'r1': each says which models to take"):
             call(alias="champion", run_id="r1")
+
+
+def test_a_missing_source_is_told_with_the_other_mistakes_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(api, "session", lambda: pytest.fail("a session was started"))
+    bad = {**SPEC, "seed": "seven", "estimator": {"name": "rigde"}}
+    for command in ("plan", "train"):
+        assert main([command, write(tmp_path / "bad.yaml", bad)]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: 3 mistakes in ")
+        assert f"source.path: there is no {tmp_path / 'rows.parquet'} (a path in a spec is relative to" in said
+        assert "did you mean ridge?" in said
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_warehouse_that_is_a_file_is_refused_in_one_line(
+    tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str], place: str
+):
+    (tmp_path / "file").write_text("mine")
+    for arguments in (
+        ["show", spec],
+        ["release", "list", spec],
+        ["export", spec, str(tmp_path / "out"), "--key", "k=a"],
+    ):
+        assert main([*arguments, "--warehouse", str(tmp_path / place)]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path / 'file'} is a file; embedded tables need a folder" in said
+        assert "Traceback" not in said
