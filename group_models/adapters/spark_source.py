@@ -58,7 +58,7 @@ def _open(spark: SparkSession, source: Source) -> DataFrame:
 
 def _called(spark: SparkSession, path: str) -> Any:
     """Return what the user's function makes of the session."""
-    function = resolve(path)
+    function = resolve(path, where="the source")
     try:
         return function(spark)
     except Exception as e:
@@ -89,10 +89,17 @@ def open_path(spark: SparkSession, path: str, format_: str | None = None) -> Dat
 def _as_frame(spark: SparkSession, frame: Any) -> DataFrame:
     """Return a Spark frame of what a user gave; classic and Connect frames are told apart from pandas by methods."""
     if isinstance(frame, pd.DataFrame):
-        return spark.createDataFrame(frame)
+        return spark.createDataFrame(frame) if len(frame) else _without_rows(spark, frame)
     if not hasattr(frame, "groupBy") or not hasattr(frame, "schema"):
         raise DataError(f"the source is a {type(frame).__name__}; give a Spark or pandas DataFrame")
     return frame  # type: ignore[no-any-return]
+
+
+def _without_rows(spark: SparkSession, frame: pd.DataFrame) -> DataFrame:
+    """Return a frame of the same columns; Spark infers no types from an empty one, and objects are taken for text."""
+    schema = pa.Schema.from_pandas(frame, preserve_index=False)
+    text = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema]
+    return upload(spark, pa.schema(text).empty_table())
 
 
 def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str]) -> None:

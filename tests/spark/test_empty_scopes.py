@@ -1,17 +1,18 @@
-"""Scopes in which there is nothing to train: nothing is written for them, and no release is spent."""
+"""Scopes and sources in which there is nothing to train: nothing is written for such a scope, no release is spent."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from group_models import api, targets
 from group_models.cli import main
-from group_models.errors import SpecError
+from group_models.errors import DataError, SpecError
 from group_models.loading import load_spec
 from group_models.ports import SparkSession
 from group_models.tables import RELEASE, RUN
@@ -65,3 +66,14 @@ def test_where_no_key_failed_the_failed_ones_are_no_run(
     assert "no: there was nothing to train" in out
     assert "the source has no rows" not in err
     assert written(file) == before
+
+
+def test_a_pandas_source_without_rows_is_like_any_empty_source(any_spark: SparkSession, tmp_path: Path):
+    frame = pd.DataFrame({"carrier": ["A"], "x": [1.0], "y": [2.0]})
+    asked = spec_of(frame[:0], tmp_path)
+    assert api.plan(asked, spark=any_spark).keys.num_rows == 0
+    api.train({**asked, "source": frame}, spark=any_spark)
+    with pytest.raises(DataError, match="it has no rows, and 1 keys had models before"):
+        api.train(asked, spark=any_spark)
+    with pytest.raises(SpecError, match="the source has no column 'carrier'"):
+        api.plan({**asked, "source": pd.DataFrame()}, spark=any_spark)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from group_models.adapters.spark_source import open_source
 from group_models.errors import SpecError
 from group_models.loading import load_spec
-from group_models.spec import Spec, check_run_id, name_mistake, parse_bytes
+from group_models.spec import Source, Spec, check_run_id, name_mistake, parse_bytes
 
 SIX = {
     "model_set": "zrl.ml.eta",
@@ -154,3 +155,8 @@ def test_a_checked_spec_is_returned_as_it_is() -> None:
     spec = load_spec(SIX)
     assert isinstance(spec, Spec)
     assert load_spec(spec) is spec
+
+
+def test_a_source_function_that_is_nowhere_is_a_mistake_in_the_source() -> None:
+    with pytest.raises(SpecError, match=r"1 mistake in the source:\n.*'nosuch.mod:rows': module nosuch.mod cannot be"):
+        open_source(None, Source(python="nosuch.mod:rows"))  # type: ignore[arg-type]
