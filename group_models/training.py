@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from group_models.adapters import spark_probe, spark_ship
+from group_models.adapters import spark_probe, spark_ship, spark_sizes
 from group_models.live import check_not_cleaned, read_without_pins
 from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
 from group_models.plans import Plan, summarise
@@ -208,6 +208,7 @@ def _told_again(prepared: Prepared, run_id: str, finished: Mapping[str, Any]) ->
         prepared.tables,
         finished["refusal"],
         is_repeated=True,
+        slots=prepared.spec.compute.slots or spark_sizes.count_slots(prepared.frame),
     )
 
 
