@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from group_models.keys import KeyKind, parse_key_value
 from group_models.live import Live
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST
@@ -41,6 +42,16 @@ def run_rows(tables: Tables, model_set: str, run_id: str) -> list[dict[str, Any]
     """Return the manifest rows of one run; where an earlier run's model serves, with what is known of that model."""
     rows = _plain(_without_doubles(_of_runs(tables, model_set, [run_id])))
     return _with_models(tables, model_set, rows, OF_MODEL)
+
+
+def by_key(rows: Sequence[dict[str, Any]], kinds: Mapping[str, KeyKind]) -> list[dict[str, Any]]:
+    """Return rows in the order of their keys' values, numbers by size and nulls last."""
+
+    def place(row: dict[str, Any]) -> list[tuple[str, bool, Any]]:
+        # Beside its name a value is compared with those of its own column only, whatever columns a level has.
+        return [(name, text is None, parse_key_value(text, kinds[name])) for name, text in row["key"].items()]
+
+    return sorted(rows, key=place)
 
 
 def _with_models(

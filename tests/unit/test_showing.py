@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from group_models import showing
+from group_models import api, releasing, showing, targets
+from group_models.errors import SpecError, StateError
 from group_models.fakes import MemoryTables
 from group_models.live import read_live
 from group_models.pinning import pin
@@ -65,3 +66,51 @@ def test_the_worst_keys_of_a_run_are_ranked_by_the_models_that_serve(tables: Mem
         (id_of("a"), {"mae": 3.0}, "two"),
         (id_of("c"), {"mae": 2.0}, "two"),
     ]
+
+
+def test_rows_are_in_the_order_of_their_keys_values_numbers_by_size_and_nulls_last():
+    kinds = {"carrier": "string", "stop": "integer"}
+    keys = [("B", "10"), ("B", "9"), (None, "1"), ("A", None), ("A", "2")]
+    rows = [{"key": dict(zip(kinds, key, strict=True))} for key in keys]
+    ordered = [tuple(row["key"].values()) for row in showing.by_key(rows, kinds)]
+    assert ordered == [("A", "2"), ("A", None), ("B", "9"), ("B", "10"), (None, "1")]
+
+
+@pytest.fixture
+def asked(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name under which the calls find these tables."""
+    monkeypatch.setattr(targets, "tables_of", lambda *_: tables)
+    return SET
+
+
+def test_a_key_that_a_run_does_not_have_is_no_unknown_key(tables: MemoryTables, asked: str):
+    add_run(tables, "three", 3, {"a": "trained"})
+    for call in (api.show, api.load_model):
+        with pytest.raises(
+            StateError, match=r"run three of .*: key 'k=b' \(key_id .*\) was not among the keys of that"
+        ):
+            call(asked, key="k=b", run_id="three")
+    with pytest.raises(StateError, match=rf"no published run knows key_id {id_of('z')}$"):
+        api.show(asked, key=id_of("z"))
+
+
+def test_a_misspelt_model_set_has_no_release_and_no_log(asked: str):
+    with pytest.raises(StateError, match=r"model set c\.s\.n has no release yet in .*; `group-models train` makes one"):
+        api.show("c.s.n")
+    with pytest.raises(StateError, match=r"model set c\.s\.n has no release yet"):
+        releasing.list_releases("c.s.n")
+    assert [row.run_id for row in releasing.list_releases(asked)] == ["one", "two"]
+
+
+def test_where_runs_wait_for_their_release_the_newest_is_named(monkeypatch: pytest.MonkeyPatch):
+    waiting = MemoryTables()
+    monkeypatch.setattr(targets, "tables_of", lambda *_: waiting)
+    add_run(waiting, "one", 1, {"a": "failed"})
+    with pytest.raises(StateError, match="its newest run is one: see `show --run-id`"):
+        api.show(SET)
+    assert releasing.list_releases(SET) == []
+
+
+def test_a_list_asked_of_release_names_the_call_that_lists(asked: str):
+    with pytest.raises(SpecError, match=r"action 'list': say publish or rollback; the log is what `list_releases`"):
+        releasing.release(asked, "list")  # type: ignore[arg-type]
