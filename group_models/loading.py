@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +53,35 @@ def read_spec_file(path: Path) -> dict[str, Any]:
         There is no such file, or it is not a YAML mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content, doubled = _parsed(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise SpecError(
             [f"cannot read {path}: {e.strerror}; `group-models init FILE` writes one"], where="the call"
         ) from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise SpecError([f"not YAML: {e}"], where=str(path)) from e
+    if content is None:
+        raise SpecError(["is empty; `group-models init FILE` writes one to start from"], where=str(path))
     if not isinstance(content, dict):
         raise SpecError([f"holds a {type(content).__name__}; write a mapping of field: value"], where=str(path))
+    if doubled:
+        raise SpecError(doubled, where=str(path))
     return content
+
+
+def _parsed(text: str) -> tuple[Any, list[str]]:
+    """Return what a YAML text holds, and the fields that it gives twice, of which YAML would keep the last."""
+    return yaml.safe_load(text), list(_doubled_fields(yaml.compose(text, Loader=yaml.SafeLoader)))
+
+
+def _doubled_fields(node: yaml.Node | None, prefix: str = "") -> Iterator[str]:
+    lines: dict[str, int] = {}
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        field, line = f"{prefix}{name.value}", name.start_mark.line + 1
+        if field in lines:
+            yield f"{field}: is given twice, in line {lines[field]} and in line {line}; leave one of them"
+        lines.setdefault(field, line)
+        yield from _doubled_fields(value, f"{field}.")
 
 
 def resolve_paths(spec: Spec, folder: Path) -> Spec:

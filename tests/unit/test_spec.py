@@ -160,3 +160,20 @@ def test_a_checked_spec_is_returned_as_it_is() -> None:
 def test_a_source_function_that_is_nowhere_is_a_mistake_in_the_source() -> None:
     with pytest.raises(SpecError, match=r"1 mistake in the source:\n.*'nosuch.mod:rows': module nosuch.mod cannot be"):
         open_source(None, Source(python="nosuch.mod:rows"))  # type: ignore[arg-type]
+
+
+def test_a_field_that_stands_twice_in_the_file_is_told(tmp_path: Path) -> None:
+    text = "seed: 1\nkeys: [a]\nestimator: {name: ridge, params: {alpha: 1, alpha: 2}}\nseed: 2\nsource: {path: x}\n"
+    (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError) as refused:
+        load_spec(tmp_path / "s.yaml")
+    assert refused.value.mistakes == (
+        "estimator.params.alpha: is given twice, in line 3 and in line 3; leave one of them",
+        "seed: is given twice, in line 1 and in line 4; leave one of them",
+    )
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("# nothing yet\n", encoding="utf-8")
+    with pytest.raises(SpecError, match="is empty; `group-models init FILE` writes one"):
+        load_spec(tmp_path / "s.yaml")
