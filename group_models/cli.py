@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import logging
 import sys
 import warnings
@@ -35,7 +36,6 @@ OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
 
 app = typer.Typer(
     name="group-models",
-    help="Many small models, one per group, on Spark: plan, train, release, score.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -62,6 +62,21 @@ AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Go on with other data or another spec, or on a half-loaded source.")
 ]
 RetrainAll = Annotated[bool, typer.Option("--retrain-all", help="Train unchanged keys too.")]
+
+
+def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - typer's
+    if is_asked:
+        typer.echo(f"group-models {importlib.metadata.version('group-models')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[  # noqa: FBT002
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Many small models, one per group, on Spark: plan, train, release, score."""
 
 
 @app.command()
@@ -141,7 +156,7 @@ def train(  # noqa: PLR0913, PLR0917 - the options of one command
     else:
         out().print(report.facts_table(f"Run {run.run_id} of {run.model_set}", run.facts()))
         if worst := run.worst(5):
-            out().print(report.rows_table("Worst keys on the holdout", worst))
+            out().print(report.rows_table("Worst keys on the holdout", worst, width=out().width))
     if run.refusal:
         raise typer.Exit(NOT_RELEASED)
 
@@ -172,7 +187,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     from group_models import api, report, targets
     from group_models.adapters import spark_output
     from group_models.loading import load_spec
-    from group_models.texts import counts_text
+    from group_models.texts import added, counts_text
 
     loaded = load_spec(_spec(spec))
     kept = {"input": source, "spec": spec, "working directory": "."}
@@ -191,12 +206,15 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
         prefix=prefix,
         warehouse=warehouse,
     )
+    column = prefix + "score_status"
+    before = spark_output.count_statuses(session, output, column) if mode is Mode.append else {}
     spark_output.write_output(scored, output, mode.value)
-    counts = spark_output.count_statuses(session, output, prefix + "score_status")
+    counts = added(spark_output.count_statuses(session, output, column), before)
     if as_json:
         print_json({"output": output, "rows": sum(counts.values()), "score_status": counts})
         return
-    facts = {"rows": f"{sum(counts.values()):,} in {output}", "score_status": counts_text(counts)}
+    where = f"added to the {sum(before.values()):,} in" if before else "in"
+    facts = {"rows": f"{sum(counts.values()):,} {where} {output}", "score_status": counts_text(counts)}
     out().print(report.facts_table(f"Output {output}", facts))
 
 
@@ -219,7 +237,7 @@ def show(
     elif key is not None and rows:
         out().print(report.facts_table("Key", report.row_facts(rows[0])))
     else:
-        out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows))
+        out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows, width=out().width))
 
 
 @app.command()

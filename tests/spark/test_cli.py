@@ -272,7 +272,8 @@ def test_score_writes_errors_on_appends_to_and_overwrites_its_output(
     pd.testing.assert_series_equal(found["prediction"], direct["prediction"], rtol=0, atol=1e-9)
     code, _, err = run(*ask)
     assert (code, f"{output} exists; say --mode append or --mode overwrite" in err) == (1, True)
-    assert run(*ask, "--mode", "append")[0] == 0
+    appended = run_json(*ask, "--mode", "append")
+    assert (appended["rows"], appended["score_status"]) == (count, told["score_status"])
     assert len(pd.read_parquet(output)) == 2 * count
     assert run(*ask, "--mode", "overwrite", "--run-id", "two")[0] == 0
     again = pd.read_parquet(output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 import warnings
@@ -301,3 +302,10 @@ def test_a_warehouse_that_is_a_file_is_refused_in_one_line(
         said = capsys.readouterr().err
         assert f"{tmp_path / 'file'} is a file; embedded tables need a folder" in said
         assert "Traceback" not in said
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"group-models {importlib.metadata.version('group-models')}\n"
+    assert main([]) == 2
+    assert "Usage:" in capsys.readouterr().err
