@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ def _validated(raw: dict[str, Any], where: str) -> Spec:
     try:
         spec = Spec.model_validate(content)
     except pydantic.ValidationError as e:
-        mistakes += [_sentence(error) for error in e.errors()]
+        # A list of which no item is right is also told as one without items.
+        mistakes += [_sentence(error) for error in e.errors() if not (error["type"] == "too_short" and error["input"])]
     mistakes += check_roles(content)
     if mistakes or spec is None:
         raise SpecError(mistakes, where=where)
@@ -168,14 +170,25 @@ def _sentence(error: Any) -> str:
         return f"{where}: unknown field{_meant(error['loc'])}"
     if error["type"] == "missing":
         return f"{where}: is missing"
-    said = (
-        error["msg"]
-        .removeprefix("Value error, ")
-        .replace("a valid tuple", "a list")
-        .replace("tuple should", "list should")
-    )
+    said = error["msg"].removeprefix("Value error, ")
+    for pydantics, ours in _IN_OUR_WORDS.items():
+        said = re.sub(pydantics, ours, said)
     got = "" if error["type"] == "value_error" else f", got {error['input']!r}"
     return f"{where}: {said[:1].lower()}{said[1:]}{got}"
+
+
+_IN_OUR_WORDS = {
+    r"^(Tuple|List) should have at least 1 item after validation, not 0": "needs at least one name",
+    r"^String should have at least 1 character": "should not be empty",
+    r"^Input should be (a valid|an instance of|a)\b": "should be a",
+    r"^Input should be\b": "should be",
+    r"\ba (tuple|list)\b": "a list",
+    r"\ba dictionary( or (object to extract fields from|instance of \w+))?": "a mapping of field: value",
+    r"\ba string\b": "text",
+    r"\ba integer\b": "a whole number",
+    r"\ba boolean\b": "true or false",
+}
+"""How pydantic (2.11) says it, and what a spec's author knows it as."""
 
 
 def _meant(location: tuple[Any, ...]) -> str:

@@ -23,7 +23,7 @@ from group_models.estimators import EstimatorSettings, Features, features_of
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.history import read_history
 from group_models.incremental import History, library_note
-from group_models.keys import KeyKind
+from group_models.keys import KeyKind, show_key
 from group_models.live import Live, newest_release, read_key_kinds, read_without_pins
 from group_models.planning import SIZES, Costs, plan_keys, thin_parts
 from group_models.plans import Plan
@@ -35,6 +35,9 @@ from group_models.skew import describe_skew
 from group_models.source_checks import source_stats
 from group_models.spec import Spec
 from group_models.tables import moment, utc_now
+
+_SHOWN = 5
+"""Keys that a note names."""
 
 _NOT_TRIED = "not tried"
 """Why no key is distributed before it is known that a key would be."""
@@ -191,8 +194,10 @@ def empty_scope_text(scope: Scope) -> str:
 def _notes(scope: Scope, plan: Plan, history: History) -> tuple[str, ...]:
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
     notes = [library_note(unchanged["key_id"], history)]
-    if scope.keys is not None and (absent := len(scope.keys) - plan.keys.num_rows):
-        notes.append(f"{absent:,} of {len(scope.keys):,} keys asked for are not in the data and have no model")
+    planned = set(plan.keys["key_id"].to_pylist())
+    if absent := [show_key(key) for identity, key in (scope.keys or {}).items() if identity not in planned]:
+        said = f"{len(absent):,} of {len(scope.keys or ()):,} keys asked for are not in the data and have no model"
+        notes.append(f"{said}: {'; '.join(absent[:_SHOWN])}{'; ...' if len(absent) > _SHOWN else ''}")
     return tuple(note for note in notes if note)
 
 

@@ -123,7 +123,7 @@ def test_a_bad_spec_is_refused_with_all_its_mistakes_and_no_traceback(
     for mistake in (
         "targt: unknown field; did you mean target?",
         "target: is missing",
-        "limits.min_rows: input should be a valid integer, got 'many'",
+        "limits.min_rows: should be a whole number, got 'many'",
         "model_set: 'eta' has 1 level(s); write three, catalog.schema.name",
         "features: 'x' is a key column",
         "source.path: there is no",

@@ -177,3 +177,21 @@ def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("# nothing yet\n", encoding="utf-8")
     with pytest.raises(SpecError, match="is empty; `group-models init FILE` writes one"):
         load_spec(tmp_path / "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"keys": []}, "keys: needs at least one name, got []"),
+        ({"keys": [1]}, "keys.0: should be text, got 1"),
+        ({"keys": [""]}, "keys.0: should not be empty, got ''"),
+        ({"features": "x"}, "features: should be a list, got 'x'"),
+        ({"source": "rows.parquet"}, "source: should be a mapping of field: value, got 'rows.parquet'"),
+        ({"limits": {"min_rows": 1.5}}, "limits.min_rows: should be a whole number, got 1.5"),
+        ({"refit": "yes"}, "refit: should be true or false, got 'yes'"),
+        ({"source": {"path": "x", "table": "y"}}, "source: needs exactly one of path, table, sql, python"),
+    ],
+)
+def test_mistakes_are_told_in_the_words_of_a_spec(given: dict[str, object], said: str) -> None:
+    (mistake,) = mistakes_of(**given)
+    assert mistake.startswith(said)
