@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from group_models.adapters import standard_error
 from group_models.errors import PlatformError
 
 JAVA_VERSIONS = (17, 21)
@@ -37,7 +38,8 @@ def get_session() -> SparkSession:
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return _local_builder().getOrCreate()
+    with standard_error.without(standard_error.INCUBATOR):
+        return _local_builder().getOrCreate()
 
 
 def _local_builder() -> SparkSession.Builder:
