@@ -34,27 +34,37 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], *, width: int = 16
     Words are whole: columns for which a terminal of this width has no room are left out.
     """
     cells = [dict(zip(ROW_COLUMNS, _cells(row), strict=True)) for row in rows]
+    widths = _fitting(cells, width)
     table = RichTable(title=title, title_justify="left", pad_edge=False)
-    for name, words in _fitting(cells, width).items():
+    for name, wide in widths.items():
         is_number = name in ("rows", "mae", "median's mae")
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold", min_width=words)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold", width=wide)
     for row in cells:
-        table.add_row(*[row[str(column.header)] for column in table.columns])
+        table.add_row(*[row[name] for name in widths])
     return table
 
 
 def _fitting(cells: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
-    """Return the columns for which there is room, and the longest word of each, which is not broken."""
-    words = {
-        name: max(len(word) for text in (name, *[row[name].plain for row in cells]) for word in text.split() or [""])
-        for name in ROW_COLUMNS
-    }
+    """Return the columns for which there is room, and how wide each is; `key` and `reason` share what is left."""
+    texts = {name: [name, *[row[name].plain for row in cells]] for name in ROW_COLUMNS}
+    least = {name: max(len(word) for text in texts[name] for word in text.split()) for name in ROW_COLUMNS}
+    least["reason"] = max(least["reason"], min(_READABLE, max(map(len, texts["reason"]))))
     for name in _LEFT_OUT:
-        if sum(words.values()) + _BESIDE * len(words) <= width:
+        if sum(least.values()) + _BESIDE * len(least) <= width:
             break
-        del words[name]
-    return {name: min(longest, width // 2) for name, longest in words.items()}
+        del least[name]
+    spare = max(width - sum(least.values()) - _BESIDE * len(least), 0)
+    for name in [name for name in _WRAPPED if name in least]:
+        more = min(max(map(len, texts[name])) - least[name], spare)
+        least[name], spare = least[name] + more, spare - more
+    return least
 
+
+_WRAPPED = ("serves", "median's mae", "key", "reason")
+"""Columns of several words, those first that are to be on one line before others."""
+
+_READABLE = 24
+"""Cells without which a reason is a column of single words."""
 
 _BESIDE = 3
 """Cells beside each column's text: its border and padding."""

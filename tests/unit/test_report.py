@@ -22,12 +22,20 @@ ROW: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 160])
-def test_no_word_is_broken_and_the_widest_terminal_has_all_columns(width: int):
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+def test_no_word_is_broken_and_a_wide_terminal_has_all_columns(width: int):
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(rows_table("Keys", [ROW, {**ROW, "status": "out_of_memory"}], width=width))
+    other = {**ROW, "status": "out_of_memory", "pinned_run_id": "one", "reason": None}
+    console.print(rows_table("Keys", [ROW, other], width=width))
     shown = console.export_text()
     words = set(shown.replace("│", " ").replace("┃", " ").split())
     assert {"carrier=UA,", "lane=EWR-IAH,", "depot=EWR", "unchanged", "out_of_memory", "12.35"} <= words
     assert max(map(len, shown.splitlines())) <= width
-    assert ({"previous", "r20260101-010203-abcdef", "1,234", "22.5", "same"} <= words) == (width > 100)
+    assert all(line.endswith(("│", "┃")) for line in shown.splitlines() if line[0] in "│┃")
+    assert ({"previous", "r20260101-010203-abcdef", "1,234", "22.5", "same"} <= words) == (width == 160)
+
+
+def test_a_table_without_rows_has_its_columns():
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(rows_table("Keys", []))
+    assert "median's mae" in console.export_text()
