@@ -12,15 +12,15 @@ from group_models import showing
 from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
 from group_models.keys import parse_key
-from group_models.live import Alias, Live, newest_release, read_live, read_releases, read_run, stored_model
+from group_models.live import Alias, newest_release, stored_model
 from group_models.logging_runs import log_trained
 from group_models.manifest import STATUSES
 from group_models.plans import Plan
-from group_models.ports import SparkFrame, SparkSession, Tables
+from group_models.ports import SparkFrame, SparkSession
 from group_models.registering import adopt_moves, show_release
 from group_models.scopes import Ask, KeysLike
 from group_models.spec import Scoring, check_run_id
-from group_models.targets import SpecLike, check_alias, find_target, open_tables
+from group_models.targets import SpecLike, check_one_of, find_live, find_target, open_tables, unknown_key
 
 
 def _quiet(_: str) -> None:
@@ -59,7 +59,7 @@ def plan(
     SpecError, DataError
         Before any Spark job where it can be known before.
     """
-    from group_models.preparing import make_plan, prepare
+    from group_models.preparing import empty_scope_text, make_plan, prepare
     from group_models.starting import half_loaded
 
     ask = Ask(where, keys, failed_only)
@@ -69,6 +69,10 @@ def plan(
     prepared = prepare(checked, tables, spark or session(), ask)
     planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
     refused = tuple(f"`train` refuses the source: {said}" for said in half_loaded(prepared, planned))
+    if prepared.scope.has_no_failed_key:
+        refused = ("no key failed in its newest published run",)
+    elif prepared.scope.text is not None and not planned.keys.num_rows:
+        refused = (f"`train` refuses {empty_scope_text(prepared.scope)}",)
     return dataclasses.replace(planned, notes=(*planned.notes, *refused))
 
 
@@ -160,7 +164,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     frame: pd.DataFrame | SparkFrame,
     spec: SpecLike,
     *,
-    alias: Alias = "champion",
+    alias: Alias | None = None,
     run_id: str | None = None,
     as_of: str | None = None,
     on_missing: Literal["null", "parent", "raise"] | None = None,
@@ -179,7 +183,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     spec
         A spec, or the name of a model set.
     alias, run_id, as_of
-        The live set of an alias (as of a release), or what one run's manifest says.
+        The live set of an alias (`champion` by default; as of a release), or what one run's manifest says.
     on_missing
         What to do with rows whose key has no model: `null` prediction, the `parent`'s, or `raise`.
     columns
@@ -189,11 +193,11 @@ def score(  # noqa: PLR0913 - the options of one verb
     """
     from group_models import direct, scoring
 
-    check_alias(alias)
+    check_one_of(alias, run_id)
     model_set, tables, loaded = find_target(spec, warehouse)
     if run_id is None and as_of is None:
         adopt_moves(tables, loaded)
-    live = _live(tables, model_set, alias, run_id, as_of)
+    live = find_live(tables, model_set, alias, run_id, as_of)
     rules = (loaded.scoring if loaded else Scoring()).model_copy(
         update={"on_missing": on_missing} if on_missing else {}
     )
@@ -211,7 +215,7 @@ def score(  # noqa: PLR0913 - the options of one verb
 def load_model(
     spec: SpecLike,
     *,
-    alias: Alias = "champion",
+    alias: Alias | None = None,
     run_id: str | None = None,
     key: str | Mapping[str, Any] | None = None,
     warehouse: str | None = None,
@@ -234,7 +238,7 @@ def find_model(
     spec: SpecLike,
     key: str | Mapping[str, Any],
     *,
-    alias: Alias = "champion",
+    alias: Alias | None = None,
     run_id: str | None = None,
     warehouse: str | None = None,
 ) -> dict[str, Any]:
@@ -245,11 +249,12 @@ def find_model(
     StateError
         The key is unknown, or has no model; the message says what became of it.
     """
+    check_one_of(alias, run_id)
     model_set, tables, _ = find_target(spec, warehouse)
-    live = _live(tables, model_set, alias, run_id, None)
+    live = find_live(tables, model_set, alias, run_id)
     identity = parse_key(key, live.key_kinds)
     if identity not in live.keys.index:
-        raise StateError(f"model set {model_set} knows no key {key!r} (key_id {identity})")
+        raise StateError(unknown_key(model_set, run_id, key, identity))
     found = live.keys.loc[identity]
     if pd.isna(found["model_run_id"]):
         raise StateError(f"key {found['key_json']} has no model: its status is {found['status']}; see `show --key`")
@@ -273,20 +278,31 @@ def show(
         Only this key; only keys of this status.
     worst
         Only the so many keys with the highest error on their holdout, worst first.
+
+    Returns
+    -------
+    list
+        Ordered by the keys' values.
+
+    Raises
+    ------
+    StateError
+        There is no release yet, or no such run or key.
     """
     if status is not None and status not in STATUSES:
         raise SpecError([f"status {status!r}: say one of {', '.join(STATUSES)}"], where="the call")
     model_set, tables, _ = find_target(spec, warehouse)
-    live = read_live(tables, model_set) if run_id is None else read_run(tables, model_set, run_id)
+    live = find_live(tables, model_set, None, run_id)
     if run_id is None:
         rows = showing.newest_rows(tables, model_set, live)
     else:
         rows = showing.run_rows(tables, model_set, run_id)
+    rows = showing.by_key(rows, live.key_kinds)
     if key is not None:
         identity = parse_key(key, live.key_kinds)
         rows = [row for row in rows if row["key_id"] == identity]
         if not rows:
-            raise StateError(f"model set {model_set} has no published row of key {key!r} (key_id {identity})")
+            raise StateError(unknown_key(model_set, run_id, key, identity))
     if status is not None:
         rows = [row for row in rows if row["status"] == status]
     return rows if worst is None else showing.worst(rows, worst)
@@ -297,14 +313,3 @@ def session() -> SparkSession:
     from group_models.adapters.spark_session import get_session
 
     return get_session()
-
-
-def _live(tables: Tables, model_set: str, alias: Alias, run_id: str | None, as_of: str | None) -> Live:
-    if run_id is not None:
-        return read_run(tables, model_set, run_id)
-    live = read_live(tables, model_set, alias, as_of)
-    if live.keys.empty and not any(r.action == "publish" for r in read_releases(tables, model_set)):
-        raise StateError(
-            f"model set {model_set} has no release yet in {tables.describe()}; `group-models train` makes one"
-        )
-    return live

@@ -234,13 +234,17 @@ def write_model(directory: pathlib.Path, mlmodel: str, data: bytes, data_file: s
     Raises
     ------
     StateError
-        The directory exists and is not empty.
+        The directory exists and is not empty, or cannot be written.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise StateError(f"{directory} exists and is not an empty directory; name a new one")
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in model_files(mlmodel, data, data_file).items():
-        (directory / name).write_bytes(content)
+    files = model_files(mlmodel, data, data_file)
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise StateError(f"{directory} exists and is not an empty directory; name a new one")
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+    except OSError as error:
+        raise StateError(f"cannot write {directory}: {error.strerror}; name a folder that you may write") from error
 
 
 def _load_pyfunc(path: str) -> StoredModel:

@@ -13,7 +13,7 @@ import pydantic
 from group_models.errors import DataError, SpecError
 from group_models.estimators import EstimatorSettings, Features, features_of
 from group_models.frames import check_columns, column_kind
-from group_models.loading import load_spec, names_in, raw_spec
+from group_models.loading import is_missing, load_spec, names_in, raw_spec
 from group_models.registry import check_settings
 from group_models.spec import Estimator, Spec, is_uri
 
@@ -67,8 +67,13 @@ def _folder(given: Spec | Mapping[str, Any] | str | Path) -> Path:
 
 def source_mistakes(raw: Mapping[str, Any], folder: Path) -> list[str]:
     """Return what is wrong between an unchecked spec and its source, as far as no Spark is needed to see it."""
-    columns = _parquet_columns(raw.get("source"), folder)
     features = names_in(raw.get("features"))
+    given = _file_source(raw.get("source"), folder)
+    if given is not None and is_missing(given[0]):
+        said = f"source.path: there is no {given[0]} (a path in a spec is relative to the spec's file)"
+        # Nobody knows which features are text; numbers are what every estimator takes.
+        return [said, *_estimator_mistakes(raw.get("estimator"), features_of(dict.fromkeys(features, "numeric")))]
+    columns = _parquet_columns(*given) if given is not None else None
     if columns is None:
         return []
     target, time_column = raw.get("target"), raw.get("time_column")
@@ -92,13 +97,19 @@ def _estimator_mistakes(raw: Any, features: Features) -> list[str]:
     return check_settings(EstimatorSettings(**dict(estimator)), features)
 
 
-def _parquet_columns(source: Any, folder: Path) -> dict[str, str] | None:
-    """Return name to Spark type of a local Parquet source, or None where only Spark can tell."""
+def _file_source(source: Any, folder: Path) -> tuple[Path, Any] | None:
+    """Return path and format of a source that is local files, or None."""
     given = dict(source) if isinstance(source, Mapping | pydantic.BaseModel) else {}
-    path, format_ = given.get("path"), given.get("format")
-    if not isinstance(path, str) or is_uri(path) or format_ not in (None, "parquet"):
+    path = given.get("path")
+    if not isinstance(path, str) or is_uri(path):
         return None
-    file = folder / path
+    return folder / Path(path).expanduser(), given.get("format")
+
+
+def _parquet_columns(file: Path, format_: Any) -> dict[str, str] | None:
+    """Return name to Spark type of a local Parquet source, or None where only Spark can tell."""
+    if format_ not in (None, "parquet"):
+        return None
     if file.is_dir():
         file = next(iter(sorted(file.glob("*.parquet"))), file)
     if not file.is_file() or file.suffix != ".parquet":

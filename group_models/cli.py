@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import logging
 import sys
 import warnings
@@ -22,6 +23,7 @@ from group_models.cli_options import (
     SpecArgument,
     Warehouse,
     Where,
+    one_of,
     out,
     print_json,
     say,
@@ -34,7 +36,6 @@ OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
 
 app = typer.Typer(
     name="group-models",
-    help="Many small models, one per group, on Spark: plan, train, release, score.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,6 +62,21 @@ AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Go on with other data or another spec, or on a half-loaded source.")
 ]
 RetrainAll = Annotated[bool, typer.Option("--retrain-all", help="Train unchanged keys too.")]
+
+
+def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - typer's
+    if is_asked:
+        typer.echo(f"group-models {importlib.metadata.version('group-models')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[  # noqa: FBT002
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Many small models, one per group, on Spark: plan, train, release, score."""
 
 
 @app.command()
@@ -140,7 +156,7 @@ def train(  # noqa: PLR0913, PLR0917 - the options of one command
     else:
         out().print(report.facts_table(f"Run {run.run_id} of {run.model_set}", run.facts()))
         if worst := run.worst(5):
-            out().print(report.rows_table("Worst keys on the holdout", worst))
+            out().print(report.rows_table("Worst keys on the holdout", worst, width=out().width))
     if run.refusal:
         raise typer.Exit(NOT_RELEASED)
 
@@ -158,7 +174,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     spec: SpecArgument,
     source: Annotated[str, typer.Option("--input", metavar="X", help="A path or a table.")],
     output: Annotated[str, typer.Option(metavar="Y", help="A path or a table.")],
-    alias: Annotated[Alias, typer.Option(help="Whose live set scores.")] = Alias.champion,
+    alias: Annotated[Alias | None, typer.Option(help="Whose live set scores; champion by default.")] = None,
     run_id: RunId = None,
     mode: Annotated[Mode, typer.Option(help="What to do where the output exists.")] = Mode.error,
     on_missing: Annotated[OnMissing | None, typer.Option(help="Rows without a model; else the spec's.")] = None,
@@ -167,10 +183,11 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Score the rows of a path or table and write them with their predictions."""
+    alias_name = one_of(alias, run_id)
     from group_models import api, report, targets
     from group_models.adapters import spark_output
     from group_models.loading import load_spec
-    from group_models.texts import counts_text
+    from group_models.texts import added, counts_text
 
     loaded = load_spec(_spec(spec))
     kept = {"input": source, "spec": spec, "working directory": "."}
@@ -183,18 +200,21 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     scored = api.score(
         frame,
         loaded,
-        alias=alias.value,
+        alias=alias_name,
         run_id=run_id,
         on_missing=missing,  # type: ignore[arg-type] # an enum's value is any text to mypy
         prefix=prefix,
         warehouse=warehouse,
     )
+    column = prefix + "score_status"
+    before = spark_output.count_statuses(session, output, column) if mode is Mode.append else {}
     spark_output.write_output(scored, output, mode.value)
-    counts = spark_output.count_statuses(session, output, prefix + "score_status")
+    counts = added(spark_output.count_statuses(session, output, column), before)
     if as_json:
         print_json({"output": output, "rows": sum(counts.values()), "score_status": counts})
         return
-    facts = {"rows": f"{sum(counts.values()):,} in {output}", "score_status": counts_text(counts)}
+    where = f"added to the {sum(before.values()):,} in" if before else "in"
+    facts = {"rows": f"{sum(counts.values()):,} {where} {output}", "score_status": counts_text(counts)}
     out().print(report.facts_table(f"Output {output}", facts))
 
 
@@ -217,7 +237,7 @@ def show(
     elif key is not None and rows:
         out().print(report.facts_table("Key", report.row_facts(rows[0])))
     else:
-        out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows))
+        out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows, width=out().width))
 
 
 @app.command()
@@ -225,15 +245,16 @@ def export(
     spec: SpecArgument,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new directory.")],
     key: OneKey,
-    alias: Annotated[Alias, typer.Option(help="Whose live set.")] = Alias.champion,
+    alias: Annotated[Alias | None, typer.Option(help="Whose live set; champion by default.")] = None,
     run_id: RunId = None,
     warehouse: Warehouse = None,
 ) -> None:
     """Write the model of one key as a directory that MLflow loads."""
+    alias_name = one_of(alias, run_id)
     from group_models import api
     from group_models.adapters.mlflow_models import export_model
 
-    row = api.find_model(spec, key, alias=alias.value, run_id=run_id, warehouse=warehouse)
+    row = api.find_model(spec, key, alias=alias_name, run_id=run_id, warehouse=warehouse)
     export_model(row, directory)
     say(f"wrote {directory}; mlflow.pyfunc.load_model({str(directory)!r}) loads it")
 

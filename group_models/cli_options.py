@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -29,6 +29,15 @@ RunId = Annotated[str | None, typer.Option(metavar="ID", help="A run's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 Key = Annotated[str | None, typer.Option(help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
 OneKey = Annotated[str, typer.Option("--key", help='A key: a=1,b=2, or JSON {"a": null}, or a key_id.')]
+
+
+def one_of(alias: Alias | None, run_id: str | None) -> Literal["champion", "challenger"] | None:
+    """Return the alias that was given, if any; a usage error where a run is given too."""
+    if alias is not None and run_id is not None:
+        raise typer.BadParameter(
+            "each says which models to take; leave out one of them", param_hint="--alias, --run-id"
+        )
+    return None if alias is None else alias.value
 
 
 def out() -> Console:

@@ -88,10 +88,18 @@ def death_columns(death: Death) -> dict[str, Any]:
     }
 
 
+class FitError(Exception):
+    """A key cannot be fitted or measured, for a reason that its outcome states."""
+
+
 def raised_columns(error: BaseException, stage: Stage, limits: FitLimits, *, hint: str = "") -> dict[str, Any]:
     """Return what the row of a key says of what its fit raised; `hint` follows a message that names no limit."""
     summary = error_summary(error, stage)
-    said = limit_reason(error, limits) or f"{summary.error_type}: {summary.error_message}{hint}"
+    told = summary.error_message
+    # What we raise ourselves is a sentence; of others the class tells more, and the hint what may be behind it.
+    said = limit_reason(error, limits) or (
+        told if isinstance(error, FitError) else f"{summary.error_type}: {told}{hint}"
+    )
     return {"status": status_of(error), "reason": f"{stage}: {said}", **dataclasses.asdict(summary)}
 
 

@@ -183,7 +183,9 @@ def error_summary(error: BaseException, stage: Stage) -> ErrorSummary:
     """
     told = traceback.TracebackException.from_exception(error)
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    # Of our own classes the place tells a reader nothing.
+    is_known = kind.__module__ == "builtins" or kind.__module__.startswith("group_models.")
+    name = kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}"
     lines = [_cut(line, MAX_MESSAGE) for line in told.format()]
     return ErrorSummary(name, printable(str(told), MAX_MESSAGE), stage, _last("".join(lines), MAX_TRACEBACK))
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.batched import BatchedFamily
-from group_models.deaths import Death, TimedOut, death_columns, raised_columns
+from group_models.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.estimators import Family, Fitted, features_of, one_thread
 from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
 from group_models.group_fits import fit_groups
@@ -33,10 +33,6 @@ TRAIN_MEDIAN = "train_median"
 Floats: TypeAlias = npt.NDArray[np.float64]
 Outcomes: TypeAlias = dict[int, list[dict[str, Any]]]
 Rows: TypeAlias = slice | npt.NDArray[np.intp]
-
-
-class FitError(Exception):
-    """A key cannot be fitted or measured, for a reason that its outcome states."""
 
 
 def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:

@@ -84,15 +84,15 @@ def publish_refusal(
     own = set(deciding.loc[deciding["run_id"] == run_id, "key_id"])
     if own and own <= set(deciding.loc[deciding["run_id"].isin(newer), "key_id"]):
         return (
-            f"every key that run {run_id} decides ({len(own)}) is decided by a run that started later "
+            f"every key that this run decides ({len(own)}) is decided by a run that started later "
             f"({some_of(newer)}), so that publishing it changes nothing. To go back to its models use "
             "`release rollback`, to hold one key at them `release pin`"
         )
     gone = sorted(base_counted(releases, runs[run_id]) - counted(releases, alias))
     if gone and not is_forced:
         return (
-            f"run {run_id} started from release {runs[run_id].base_release}, where {some_of(gone)} counted "
-            "and now does not: keys that this run left alone are not served as it saw them. Train again, or "
+            f"this run started from release {runs[run_id].base_release}, where {some_of(gone)} counted "
+            "and now does not: keys that it left alone are not served as it saw them. Train again, or "
             "publish it all the same with `release publish --force`"
         )
     return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,35 @@ def read_spec_file(path: Path) -> dict[str, Any]:
         There is no such file, or it is not a YAML mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content, doubled = _parsed(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise SpecError(
             [f"cannot read {path}: {e.strerror}; `group-models init FILE` writes one"], where="the call"
         ) from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise SpecError([f"not YAML: {e}"], where=str(path)) from e
+    if content is None:
+        raise SpecError(["is empty; `group-models init FILE` writes one to start from"], where=str(path))
     if not isinstance(content, dict):
         raise SpecError([f"holds a {type(content).__name__}; write a mapping of field: value"], where=str(path))
+    if doubled:
+        raise SpecError(doubled, where=str(path))
     return content
+
+
+def _parsed(text: str) -> tuple[Any, list[str]]:
+    """Return what a YAML text holds, and the fields that it gives twice, of which YAML would keep the last."""
+    return yaml.safe_load(text), list(_doubled_fields(yaml.compose(text, Loader=yaml.SafeLoader)))
+
+
+def _doubled_fields(node: yaml.Node | None, prefix: str = "") -> Iterator[str]:
+    lines: dict[str, int] = {}
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        field, line = f"{prefix}{name.value}", name.start_mark.line + 1
+        if field in lines:
+            yield f"{field}: is given twice, in line {lines[field]} and in line {line}; leave one of them"
+        lines.setdefault(field, line)
+        yield from _doubled_fields(value, f"{field}.")
 
 
 def resolve_paths(spec: Spec, folder: Path) -> Spec:
@@ -79,6 +99,15 @@ def _resolved(path: str, folder: Path) -> str:
     return path if is_uri(path) else str(folder / Path(path).expanduser())
 
 
+_MOUNTED = ("/Volumes/", "/dbfs/")
+"""Folders that a Databricks cluster sees and a client elsewhere does not."""
+
+
+def is_missing(path: str | Path) -> bool:
+    """Return whether a path is a local one and not there."""
+    return not is_uri(str(path)) and not str(path).startswith(_MOUNTED) and not Path(path).exists()
+
+
 def _validated(raw: dict[str, Any], where: str) -> Spec:
     content = _shorthands(raw)
     mistakes: list[str] = []
@@ -86,7 +115,8 @@ def _validated(raw: dict[str, Any], where: str) -> Spec:
     try:
         spec = Spec.model_validate(content)
     except pydantic.ValidationError as e:
-        mistakes += [_sentence(error) for error in e.errors()]
+        # A list of which no item is right is also told as one without items.
+        mistakes += [_sentence(error) for error in e.errors() if not (error["type"] == "too_short" and error["input"])]
     mistakes += check_roles(content)
     if mistakes or spec is None:
         raise SpecError(mistakes, where=where)
@@ -140,14 +170,25 @@ def _sentence(error: Any) -> str:
         return f"{where}: unknown field{_meant(error['loc'])}"
     if error["type"] == "missing":
         return f"{where}: is missing"
-    said = (
-        error["msg"]
-        .removeprefix("Value error, ")
-        .replace("a valid tuple", "a list")
-        .replace("tuple should", "list should")
-    )
+    said = error["msg"].removeprefix("Value error, ")
+    for pydantics, ours in _IN_OUR_WORDS.items():
+        said = re.sub(pydantics, ours, said)
     got = "" if error["type"] == "value_error" else f", got {error['input']!r}"
     return f"{where}: {said[:1].lower()}{said[1:]}{got}"
+
+
+_IN_OUR_WORDS = {
+    r"^(Tuple|List) should have at least 1 item after validation, not 0": "needs at least one name",
+    r"^String should have at least 1 character": "should not be empty",
+    r"^Input should be (a valid|an instance of|a)\b": "should be a",
+    r"^Input should be\b": "should be",
+    r"\ba (tuple|list)\b": "a list",
+    r"\ba dictionary( or (object to extract fields from|instance of \w+))?": "a mapping of field: value",
+    r"\ba string\b": "text",
+    r"\ba integer\b": "a whole number",
+    r"\ba boolean\b": "true or false",
+}
+"""How pydantic (2.11) says it, and what a spec's author knows it as."""
 
 
 def _meant(location: tuple[Any, ...]) -> str:

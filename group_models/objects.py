@@ -39,8 +39,8 @@ from group_models.estimators import (
 _ON_DRIVER_ONLY = ("SparkSession", "SparkContext", "DataFrame")
 
 
-def resolve(path: str) -> Any:
-    """Return what `package.module:attribute` names.
+def resolve(path: str, *, where: str = "the estimator") -> Any:
+    """Return what `package.module:attribute` names; `where` says in messages which part of the spec has it.
 
     Raises
     ------
@@ -50,17 +50,17 @@ def resolve(path: str) -> Any:
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         message = f"{path!r} is no dotted path; write package.module:attribute"
-        raise SpecError([message], where="the estimator")
+        raise SpecError([message], where=where)
     if module_name == "__main__":
         message = f"{path!r}: workers have another __main__; give the object itself, or move it into a module"
-        raise SpecError([message], where="the estimator")
+        raise SpecError([message], where=where)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         message = f"{path!r}: module {module_name} cannot be imported here ({type(error).__name__}: {error})"
-        raise SpecError([message], where="the estimator") from error
+        raise SpecError([message], where=where) from error
     if not hasattr(module, attribute):
-        raise SpecError([f"{path!r}: module {module_name} has no {attribute}"], where="the estimator")
+        raise SpecError([f"{path!r}: module {module_name} has no {attribute}"], where=where)
     return getattr(module, attribute)
 
 

@@ -179,12 +179,19 @@ class Summary:
         return {
             "keys": f"{self.keys:,} ({counts_text(self.decisions)})",
             "rows": f"{self.rows:,}, {self.usable_rows:,} of them with a target",
-            "units": f"{self.units:,} in {self.waves} wave(s) on {self.slots} slot(s)",
+            "units": f"{self.units:,} in {self.waves} wave(s) on {self.slots} slot(s)"
+            if self.units
+            else "none to train",
             "largest key": largest,
-            "largest unit": f"{self.unit_skew:.2f} times the mean unit, {self.largest_unit_rows:,} rows",
             "holdout": self.holdout,
-            "predicted fit time": f"{self.predicted_seconds:,.1f} s, ideally {self.ideal_seconds:,.1f} s",
+            **(self._unit_facts() if self.units else {}),
             **(self.skew.facts() if self.skew else {}),
+        }
+
+    def _unit_facts(self) -> dict[str, str]:
+        return {
+            "largest unit": f"{self.unit_skew:.2f} times the mean unit, {self.largest_unit_rows:,} rows",
+            "predicted fit time": f"{self.predicted_seconds:,.1f} s, ideally {self.ideal_seconds:,.1f} s",
         }
 
 

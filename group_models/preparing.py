@@ -23,8 +23,8 @@ from group_models.estimators import EstimatorSettings, Features, features_of
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.history import read_history
 from group_models.incremental import History, library_note
-from group_models.keys import KeyKind
-from group_models.live import Live, read_key_kinds, read_without_pins
+from group_models.keys import KeyKind, show_key
+from group_models.live import Live, newest_release, read_key_kinds, read_without_pins
 from group_models.planning import SIZES, Costs, plan_keys, thin_parts
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession, Tables
@@ -35,6 +35,9 @@ from group_models.skew import describe_skew
 from group_models.source_checks import source_stats
 from group_models.spec import Spec
 from group_models.tables import moment, utc_now
+
+_SHOWN = 5
+"""Keys that a note names."""
 
 _NOT_TRIED = "not tried"
 """Why no key is distributed before it is known that a key would be."""
@@ -161,11 +164,40 @@ def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float]]
     return sizes, source_stats(sizes, missing, prepared.spec.target, live.models())
 
 
+def check_scope(prepared: Prepared) -> None:
+    """Refuse a scope that a caller gave and that holds no key: its run would be an empty release.
+
+    Raises
+    ------
+    SpecError
+        It names the scope and the way out.
+    """
+    if prepared.scope.text is None:
+        return
+    with failing("looking for the scope's rows"):
+        if not spark_source.is_empty(prepared.rows()):
+            return
+    live = read_without_pins(
+        prepared.tables, prepared.spec.model_set, newest_release(prepared.tables, prepared.spec.model_set)
+    )
+    if _with_vanished(prepared, pa.schema(SIZES).empty_table(), live).num_rows:
+        return
+    raise SpecError([empty_scope_text(prepared.scope)], where="the call")
+
+
+def empty_scope_text(scope: Scope) -> str:
+    """Return what is said of a scope without a key."""
+    given = f"where {scope.where!r}" if scope.where is not None else "keys"
+    return f"{given}: it names no key that is in the data or has a model; correct it, or leave it out for all keys"
+
+
 def _notes(scope: Scope, plan: Plan, history: History) -> tuple[str, ...]:
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
     notes = [library_note(unchanged["key_id"], history)]
-    if scope.keys is not None and (absent := len(scope.keys) - plan.keys.num_rows):
-        notes.append(f"{absent:,} of {len(scope.keys):,} keys asked for are not in the data and have no model")
+    planned = set(plan.keys["key_id"].to_pylist())
+    if absent := [show_key(key) for identity, key in (scope.keys or {}).items() if identity not in planned]:
+        said = f"{len(absent):,} of {len(scope.keys or ()):,} keys asked for are not in the data and have no model"
+        notes.append(f"{said}: {'; '.join(absent[:_SHOWN])}{'; ...' if len(absent) > _SHOWN else ''}")
     return tuple(note for note in notes if note)
 
 

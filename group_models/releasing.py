@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from group_models import cleaning, pinning, publishing
 from group_models.cleaning import Cleaning
-from group_models.errors import SpecError
-from group_models.live import Alias, read_key_texts, read_releases
+from group_models.errors import SpecError, StateError
+from group_models.live import Alias, read_key_texts, read_releases, read_runs
 from group_models.registering import adopt_before_act, show_release
 from group_models.releases import Release
 from group_models.spec import Limits
-from group_models.targets import SpecLike, alias_mistake, check_alias, find_target
+from group_models.targets import SpecLike, alias_mistake, check_alias, find_target, no_release_text
 
 
 def release(
@@ -109,7 +109,8 @@ def unpin(
 def _check_options(action: str, alias: str, *, has_to: bool, force: bool) -> None:
     mistakes = []
     if action not in ("publish", "rollback"):
-        mistakes.append(f"action {action!r}: say publish or rollback")
+        listing = "; the log is what `list_releases` returns" if action == "list" else ""
+        mistakes.append(f"action {action!r}: say publish or rollback{listing}")
     if mistake := alias_mistake(alias):
         mistakes.append(mistake)
     if has_to and action == "publish":
@@ -123,9 +124,17 @@ def _check_options(action: str, alias: str, *, has_to: bool, force: bool) -> Non
 def list_releases(
     spec: SpecLike, *, run_id: str | None = None, alias: str | None = None, warehouse: str | None = None
 ) -> list[Release]:
-    """Return the release log, oldest first; only rows of one run or alias where asked."""
+    """Return the release log, oldest first; only rows of one run or alias where asked.
+
+    Raises
+    ------
+    StateError
+        There is neither a release nor a run: the name or the place may be misspelt.
+    """
     model_set, tables, _ = find_target(spec, warehouse)
     log = read_releases(tables, model_set)
+    if not log and not read_runs(tables, model_set).num_rows:
+        raise StateError(no_release_text(tables, model_set))
     return [row for row in log if run_id in (None, row.run_id) and alias in (None, row.alias)]
 
 

@@ -14,6 +14,8 @@ from group_models.releases import Release
 from group_models.texts import some_of
 
 ROW_COLUMNS = ("key", "status", "serves", "model_run_id", "rows", "mae", "median's mae", "reason")
+_LEFT_OUT = ("median's mae", "model_run_id", "rows", "serves", "reason")
+"""What a narrow terminal does without, in this order; `--json` has everything."""
 
 
 def facts_table(title: str, facts: Mapping[str, str]) -> RichTable:
@@ -26,18 +28,49 @@ def facts_table(title: str, facts: Mapping[str, str]) -> RichTable:
     return table
 
 
-def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> RichTable:
-    """Return manifest rows as a terminal table, the columns that a person asks for first."""
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]], *, width: int = 160) -> RichTable:
+    """Return manifest rows as a terminal table, the columns that a person asks for first.
+
+    Words are whole: columns for which a terminal of this width has no room are left out.
+    """
+    cells = [dict(zip(ROW_COLUMNS, _cells(row), strict=True)) for row in rows]
+    widths = _fitting(cells, width)
     table = RichTable(title=title, title_justify="left", pad_edge=False)
-    for name in ROW_COLUMNS:
+    for name, wide in widths.items():
         is_number = name in ("rows", "mae", "median's mae")
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*_cells(row))
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold", width=wide)
+    for row in cells:
+        table.add_row(*[row[name] for name in widths])
     return table
 
 
-def _cells(row: Mapping[str, Any]) -> list[Any]:
+def _fitting(cells: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
+    """Return the columns for which there is room, and how wide each is; `key` and `reason` share what is left."""
+    texts = {name: [name, *[row[name].plain for row in cells]] for name in ROW_COLUMNS}
+    least = {name: max(len(word) for text in texts[name] for word in text.split()) for name in ROW_COLUMNS}
+    least["reason"] = max(least["reason"], min(_READABLE, max(map(len, texts["reason"]))))
+    for name in _LEFT_OUT:
+        if sum(least.values()) + _BESIDE * len(least) <= width:
+            break
+        del least[name]
+    spare = max(width - sum(least.values()) - _BESIDE * len(least), 0)
+    for name in [name for name in _WRAPPED if name in least]:
+        more = min(max(map(len, texts[name])) - least[name], spare)
+        least[name], spare = least[name] + more, spare - more
+    return least
+
+
+_WRAPPED = ("serves", "median's mae", "key", "reason")
+"""Columns of several words, those first that are to be on one line before others."""
+
+_READABLE = 24
+"""Cells without which a reason is a column of single words."""
+
+_BESIDE = 3
+"""Cells beside each column's text: its border and padding."""
+
+
+def _cells(row: Mapping[str, Any]) -> list[Text]:
     metric = _number((row["metrics"] or {}).get("mae"))
     baseline = _number((row["baseline_metrics"] or {}).get("mae"))
     texts = [

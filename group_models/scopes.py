@@ -55,6 +55,11 @@ class Scope:
         digest = hashlib.sha256("".join(sorted(keys)).encode()).hexdigest()[:16]
         return cls(keys=keys, text=f"{what}: {len(keys)} ({digest})")
 
+    @property
+    def has_no_failed_key(self) -> bool:
+        """Whether it is the keys that failed before, and none did."""
+        return list_of(self.text) == FAILED_KEYS and not self.keys
+
     def describe(self) -> str:
         """Return the scope for people."""
         return self.text or "all keys"

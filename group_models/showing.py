@@ -9,20 +9,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from group_models.keys import KeyKind, parse_key_value
 from group_models.live import Live
-from group_models.ports import Tables
+from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST
 
 _MAPS = ("key", "params", "metrics", "baseline_metrics")
+
+OF_MODEL = ("estimator", "params", "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "model_bytes",
+             "sha256")  # fmt: skip
+"""What a row tells of the model that serves, whichever run trained that."""
 
 
 def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, Any]]:
     """Return the newest published manifest row of each key, `serves` and `model_run_id` as the live set has them.
 
     `pinned_run_id` is added: the run that the key is pinned to, or None. A key that no published run knows has the
-    row of that run.
+    row of that run. Where an earlier run's model serves, what is told of the model is of that one.
     """
     pinned = pd.Series(dict(live.pinned), dtype=object).reindex(live.keys.index)
     newest = live.keys["newest_run_id"].where(live.keys["newest_run_id"].notna(), pinned)
@@ -30,12 +34,44 @@ def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, An
     at = _index(rows).get_indexer(pd.MultiIndex.from_arrays([newest, live.keys.index]))
     shown = _plain(rows.take(pa.array(at)) if len(at) else rows.slice(0, 0))
     serving = zip(live.keys["model_run_id"], [live.pinned.get(key_id) for key_id in live.keys.index], strict=True)
-    return [_as_live(row, *served) for row, served in zip(shown, serving, strict=True)]
+    as_live = [_as_live(row, *served) for row, served in zip(shown, serving, strict=True)]
+    return _with_models(tables, model_set, as_live, OF_MODEL)
 
 
 def run_rows(tables: Tables, model_set: str, run_id: str) -> list[dict[str, Any]]:
-    """Return the manifest rows of one run as they are."""
-    return _plain(_without_doubles(_of_runs(tables, model_set, [run_id])))
+    """Return the manifest rows of one run; where an earlier run's model serves, with what is known of that model."""
+    rows = _plain(_without_doubles(_of_runs(tables, model_set, [run_id])))
+    return _with_models(tables, model_set, rows, OF_MODEL)
+
+
+def by_key(rows: Sequence[dict[str, Any]], kinds: Mapping[str, KeyKind]) -> list[dict[str, Any]]:
+    """Return rows in the order of their keys' values, numbers by size and nulls last."""
+
+    def place(row: dict[str, Any]) -> list[tuple[str, bool, Any]]:
+        # Beside its name a value is compared with those of its own column only, whatever columns a level has.
+        return [(name, text is None, parse_key_value(text, kinds[name])) for name, text in row["key"].items()]
+
+    return sorted(rows, key=place)
+
+
+def _with_models(
+    tables: Tables, model_set: str, rows: Sequence[dict[str, Any]], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return rows with these columns of the model's own row, where an earlier run's model serves.
+
+    A run that left a key as it was, or failed on it, has nothing of its own to tell of the model.
+    """
+    runs = sorted({row["model_run_id"] for row in rows if row["serves"] == "previous"})
+    if not runs:
+        return list(rows)
+    where: Where = {"model_set": [model_set], "run_id": runs, "status": ["trained"]}
+    trained = _plain(tables.read(MANIFEST, columns=("run_id", "key_id", *names), where=where))
+    models = {(row["run_id"], row["key_id"]): {name: row[name] for name in names} for row in trained}
+    nothing = dict.fromkeys(names)
+    return [
+        {**row, **models.get((row["model_run_id"], row["key_id"]), nothing)} if row["serves"] == "previous" else row
+        for row in rows
+    ]
 
 
 def _of_runs(tables: Tables, model_set: str, runs: Sequence[str]) -> pa.Table:
@@ -85,10 +121,10 @@ def worst(rows: Sequence[dict[str, Any]], count: int, metric: str = "mae") -> li
 
 def worst_of_run(tables: Tables, model_set: str, run_id: str, count: int) -> list[Mapping[str, Any]]:
     """Return the worst rows of a run, read from the columns that decide and only then whole."""
-    where = {"model_set": [model_set], "run_id": [run_id]}
-    metrics = tables.read(MANIFEST, columns=["key_id", "metrics"], where=where)
-    measured = metrics.filter(pc.is_valid(metrics["metrics"])).to_pylist()
-    ranked = worst([{**row, "metrics": dict(row["metrics"])} for row in measured], count)
+    where: Where = {"model_set": [model_set], "run_id": [run_id]}
+    deciding = _plain(tables.read(MANIFEST, columns=["key_id", "serves", "model_run_id", "metrics"], where=where))
+    ranked = worst(_with_models(tables, model_set, deciding, ["metrics"]), count)
     ids = [row["key_id"] for row in ranked]
-    found = {row["key_id"]: row for row in _plain(tables.read(MANIFEST, where={**where, "key_id": ids}))} if ids else {}
+    whole = _plain(tables.read(MANIFEST, where={**where, "key_id": ids})) if ids else []
+    found = {row["key_id"]: row for row in _with_models(tables, model_set, whole, OF_MODEL)}
     return [found[key_id] for key_id in ids]

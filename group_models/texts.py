@@ -17,6 +17,28 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
+def added(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """Return counts without what was counted before.
+
+    Examples
+    --------
+    >>> added({"scored": 5, "no_model": 2}, {"scored": 3, "no_model": 2})
+    {'scored': 2}
+    """
+    return {name: more for name, count in after.items() if (more := count - before.get(name, 0))}
+
+
+def number_text(count: int, name: str) -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> number_text(1, "unit"), number_text(1200, "key")
+    ('1 unit', '1,200 keys')
+    """
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+
+
 def duration_text(seconds: float) -> str:
     """Return a duration in the unit that a person would choose.
 

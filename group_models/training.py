@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from group_models.adapters import spark_probe, spark_ship
+from group_models.adapters import spark_probe, spark_ship, spark_sizes
 from group_models.live import check_not_cleaned, read_without_pins
 from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
 from group_models.plans import Plan, summarise
 from group_models.ports import Commit, Tables
-from group_models.preparing import Prepared
+from group_models.preparing import Prepared, check_scope
 from group_models.resuming import FINISHED, append_event, check_same, read_events
 from group_models.showing import failures, worst_of_run
 from group_models.spec import check_run_id, is_uri
@@ -57,7 +57,7 @@ class Run:
 
     def facts(self) -> dict[str, str]:
         """Return the run as fact and text."""
-        released = f"to champion as {self.release_id}" if self.release_id else f"no: {self.refusal or 'not asked to'}"
+        released = f"to champion as {self.release_id}" if self.release_id else f"no: {self._why_not_released()}"
         seconds = ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items())
         again = {"repeated": "it was finished before; nothing was trained now"} if self.is_repeated else {}
         timing = self.timing()
@@ -70,6 +70,9 @@ class Run:
             **(timing.facts() if timing else {}),
             "tables": self.tables.describe(),
         }
+
+    def _why_not_released(self) -> str:
+        return self.refusal or ("not asked to" if self.counts else "there was nothing to train")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the run as plain values, for JSON."""
@@ -99,9 +102,8 @@ class Run:
 
     def __repr__(self) -> str:
         """Return the run in one line."""
-        released = (
-            f"released as {self.release_id}" if self.release_id else f"not released: {self.refusal or 'not asked'}"
-        )
+        why_not = self._why_not_released()
+        released = f"released as {self.release_id}" if self.release_id else f"not released: {why_not}"
         return f"Run({self.run_id} of {self.model_set}: {counts_text(self.counts)}; {released})"
 
     def _repr_html_(self) -> str:
@@ -142,7 +144,7 @@ def train_run(
     ----------
     run_id
         Of a new run, or of an earlier one of the same spec and scope: unfinished, it goes on; finished, it is
-        only told again.
+        only told again. A new run of the failed keys where none failed writes nothing and has no counts.
     release
         Called between manifest and the row `finished`, so that a run that died before it is released by a retry.
     retrain_all
@@ -156,6 +158,8 @@ def train_run(
         The run id was used by another spec or scope, the data of an unfinished run changed, or a wave failed.
     DataError
         The source looks half-loaded.
+    SpecError
+        No key is in the scope.
     """
     run_id = check_run_id(run_id) if run_id else new_run_id()
     events = read_events(prepared.tables, prepared.spec.model_set, run_id)
@@ -164,6 +168,11 @@ def train_run(
         say(f"run {run_id} finished before: nothing is trained")
         return _told_again(prepared, run_id, events.finished)
     check_not_cleaned(prepared.tables, prepared.spec.model_set, run_id)
+    if events.started is None:
+        if prepared.scope.has_no_failed_key:
+            say("no key failed in its newest published run: there is nothing to train, and nothing is written")
+            return Run(prepared.spec.model_set, run_id, {}, {}, prepared.tables)
+        check_scope(prepared)
     if (threads := prepared.spec.estimator.threads) > 1:
         say(f"each fit uses {threads} threads, beside the other tasks of its machine")
     clock = _Clock()
@@ -199,6 +208,7 @@ def _told_again(prepared: Prepared, run_id: str, finished: Mapping[str, Any]) ->
         prepared.tables,
         finished["refusal"],
         is_repeated=True,
+        slots=prepared.spec.compute.slots or spark_sizes.count_slots(prepared.frame),
     )
 
 

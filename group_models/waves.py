@@ -17,6 +17,7 @@ from group_models.plans import Plan
 from group_models.preparing import Prepared
 from group_models.registry import make_family
 from group_models.tables import micros
+from group_models.texts import number_text
 from group_models.wave_jobs import Say
 
 
@@ -42,7 +43,8 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
             OneWave(prepared, plan, wave, rows, settings, say).train(of_wave)
         keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
         took = time.perf_counter() - start
-        say(f"wave {wave + 1} of {plan.waves} done: {keys:,} keys in {units} units, {took:.1f} s")
+        done = f"{number_text(keys, 'key')} in {number_text(units, 'unit')}"
+        say(f"wave {wave + 1} of {plan.waves} done: {done}, {took:.1f} s")
     if plan.has_salted:
         combine_parts(prepared, plan, rows, settings, say)
 

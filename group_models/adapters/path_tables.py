@@ -39,7 +39,7 @@ class PathTables:
     Raises
     ------
     SpecError
-        The root is a URI, or the schema is not two names.
+        The root is a URI or a file, or the schema is not two names.
     """
 
     def __init__(self, root: str | Path, schema: str) -> None:
@@ -186,7 +186,12 @@ def _local_folder(root: str | Path) -> Path:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(root)):
         mistake = f"{str(root)!r} is a URI; embedded tables need a folder that this machine can write"
         raise SpecError([mistake], where="the warehouse")
-    return Path(root).expanduser().resolve()
+    folder = Path(root).expanduser().resolve()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        mistake = f"{folder}: {there} is a file; embedded tables need a folder, or a name where one can be made"
+        raise SpecError([mistake], where="the warehouse")
+    return folder
 
 
 def _folder_name(name: str) -> str:

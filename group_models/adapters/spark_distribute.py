@@ -28,11 +28,11 @@ from group_models.adapters.spark_ranks import exact_median
 from group_models.adapters.spark_sizes import count_slots
 from group_models.artifacts import serialize
 from group_models.boosters import BoosterPredictor, booster_family
+from group_models.deaths import FitError
 from group_models.distributing import refusal
 from group_models.errors import StateError
 from group_models.estimators import EstimatorSettings, Features, Fitted, features_of
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable, why_no_metrics
-from group_models.fitting import FitError
 from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.outcomes import FitSettings, identity, result_table, stored_columns
@@ -154,7 +154,8 @@ def _attempt(do: Callable[[_Progress], T]) -> T | ErrorSummary:
 
 
 def _failed(summary: ErrorSummary) -> dict[str, Any]:
-    reason = f"{summary.error_stage}: {summary.error_type}: {summary.error_message}"
+    kind = "" if summary.error_type == FitError.__qualname__ else f"{summary.error_type}: "
+    reason = f"{summary.error_stage}: {kind}{summary.error_message}"
     return {"status": "failed", **dataclasses.asdict(summary), "reason": reason}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import uuid
@@ -16,6 +17,9 @@ from group_models.adapters.spark_errors import failing, first_line
 from group_models.adapters.spark_source import open_path
 from group_models.errors import DataError, StateError
 from group_models.spec import is_uri
+
+_WAREHOUSE = Path("spark-warehouse")
+"""Where a session without another setting keeps its tables."""
 
 _TABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*){0,2}")
 _REFUSED_BY_DELTA = re.compile(r"[ ,;{}()\n\t=]")
@@ -41,9 +45,14 @@ def read_input(spark: SparkSession, name: str) -> DataFrame:
     DataError
         It is not there or cannot be read.
     """
+    had_warehouse = _WAREHOUSE.exists()
     try:
         return spark.table(name) if is_table(name) else open_path(spark, name)
     except PySparkException as e:
+        if not had_warehouse:
+            # Spark makes it when it looks for the first table; it stays where something is in it.
+            with contextlib.suppress(OSError):
+                _WAREHOUSE.rmdir()
         raise DataError(f"cannot read {name}: {first_line(e)}") from e
 
 
@@ -160,7 +169,9 @@ def _spark_path(output: str) -> str:
 
 
 def count_statuses(spark: SparkSession, output: str, column: str) -> dict[str, int]:
-    """Return the rows of an output by score status, most first."""
+    """Return the rows of an output by score status, most first; none of one that is not there."""
+    if not (spark.catalog.tableExists(output) if is_table(output) else is_uri(output) or Path(output).exists()):
+        return {}
     frame = read_input(spark, output)
     if column not in frame.columns:  # a CSV without rows has no columns
         return {}

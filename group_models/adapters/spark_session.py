@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from group_models.adapters import standard_error
 from group_models.errors import PlatformError
 
 JAVA_VERSIONS = (17, 21)
@@ -37,7 +38,8 @@ def get_session() -> SparkSession:
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return _local_builder().getOrCreate()
+    with standard_error.without(standard_error.INCUBATOR):
+        return _local_builder().getOrCreate()
 
 
 def _local_builder() -> SparkSession.Builder:
@@ -58,27 +60,41 @@ def _local_builder() -> SparkSession.Builder:
 
 
 def check_java() -> None:
-    """Refuse a machine without a Java that Spark runs on.
+    """Let Spark run on the Java of `JAVA_HOME` if that fits, else on the one on PATH.
 
     Raises
     ------
     PlatformError
-        There is no Java, or one of another version; the message says how to get one.
+        Neither is a Java that Spark runs on; the message says what was found and how to get one.
     """
-    java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
-    found = _java_version(java) if java else None
-    if found not in JAVA_VERSIONS:
-        said = "no Java was found" if found is None else f"{java} is Java {found}"
-        raise PlatformError(
-            f"Spark needs Java 17 or 21, and {said}. Install one (Debian: `apt install openjdk-17-jre-headless`; "
-            "macOS: `brew install openjdk@17`; elsewhere: Eclipse Temurin from Adoptium) or point JAVA_HOME at it."
-        )
+    found = []
+    for java in _candidates():
+        version, home = _describe(java)
+        if version in JAVA_VERSIONS:
+            # Spark goes by JAVA_HOME alone where it is set.
+            if os.environ.get("JAVA_HOME"):
+                os.environ["JAVA_HOME"] = home
+            return
+        found.append(f"{java} is Java {version}" if version else f"there is no Java at {java}")
+    raise PlatformError(
+        f"Spark needs Java 17 or 21, and {' and '.join(found) or 'no Java was found'}. Install one (Debian: `apt "
+        "install openjdk-17-jre-headless`; macOS: `brew install openjdk@17`; elsewhere: Eclipse Temurin from Adoptium) "
+        "or point JAVA_HOME at it."
+    )
 
 
-def _java_version(java: str) -> int | None:
+def _candidates() -> list[str]:
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    return [*([str(Path(home) / "bin" / "java")] if home else []), *([on_path] if on_path else [])]
+
+
+def _describe(java: str) -> tuple[int | None, str]:
+    """Return version and home of a java command; asked of Java itself, since it may be a link or a launcher."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+        command = [java, "-XshowSettings:properties", "-version"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stderr
     except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(match[1]) if match else None
+        return None, ""
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
+    home = re.search(r"java\.home = (.+)", said)
+    return (int(version[1]), home[1].strip()) if version and home else (None, "")

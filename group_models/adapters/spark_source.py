@@ -18,12 +18,10 @@ from pyspark.sql import functions as F
 from group_models.adapters.spark_columns import named, upload
 from group_models.adapters.spark_errors import first_line
 from group_models.errors import DataError, SpecError
+from group_models.loading import is_missing
 from group_models.objects import resolve
 from group_models.scopes import Scope
 from group_models.spec import Source, is_uri
-
-_MOUNTED = ("/Volumes/", "/dbfs/")
-"""Folders that a Databricks cluster sees and a client elsewhere does not."""
 
 _QUOTED = re.compile(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 _UNSTABLE = re.compile(r"\b(select|rand|randn|random|uuid|now|current_\w+|shuffle|monotonically_\w+)\b", re.IGNORECASE)
@@ -60,7 +58,7 @@ def _open(spark: SparkSession, source: Source) -> DataFrame:
 
 def _called(spark: SparkSession, path: str) -> Any:
     """Return what the user's function makes of the session."""
-    function = resolve(path)
+    function = resolve(path, where="the source")
     try:
         return function(spark)
     except Exception as e:
@@ -75,7 +73,7 @@ def open_path(spark: SparkSession, path: str, format_: str | None = None) -> Dat
     DataError
         There is no such local path.
     """
-    if not is_uri(path) and not path.startswith(_MOUNTED) and not Path(path).exists():
+    if is_missing(path):
         raise DataError(
             f"there is no {path} (a path in a spec is relative to the spec's file, others to where you are)"
         )
@@ -91,10 +89,17 @@ def open_path(spark: SparkSession, path: str, format_: str | None = None) -> Dat
 def _as_frame(spark: SparkSession, frame: Any) -> DataFrame:
     """Return a Spark frame of what a user gave; classic and Connect frames are told apart from pandas by methods."""
     if isinstance(frame, pd.DataFrame):
-        return spark.createDataFrame(frame)
+        return spark.createDataFrame(frame) if len(frame) else _without_rows(spark, frame)
     if not hasattr(frame, "groupBy") or not hasattr(frame, "schema"):
         raise DataError(f"the source is a {type(frame).__name__}; give a Spark or pandas DataFrame")
     return frame  # type: ignore[no-any-return]
+
+
+def _without_rows(spark: SparkSession, frame: pd.DataFrame) -> DataFrame:
+    """Return a frame of the same columns; Spark infers no types from an empty one, and objects are taken for text."""
+    schema = pa.Schema.from_pandas(frame, preserve_index=False)
+    text = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema]
+    return upload(spark, pa.schema(text).empty_table())
 
 
 def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str]) -> None:
@@ -137,6 +142,11 @@ def in_scope(frame: DataFrame, scope: Scope, keys: Sequence[str]) -> DataFrame:
     listed = F.broadcast(upload(frame.sparkSession, pa.table(columns)))
     same = [named(name).cast("string").eqNullSafe(named(short)) for name, short in names.items()]
     return frame.join(listed, functools.reduce(operator.and_, same), "left_semi")
+
+
+def is_empty(rows: DataFrame) -> bool:
+    """Return whether there is no row; Spark stops at the first one."""
+    return not rows.take(1)
 
 
 def keys_in_scope(spark: SparkSession, where: str, key_types: Mapping[str, str], keys: pd.DataFrame) -> list[str]:

@@ -137,7 +137,7 @@ class TestJobs:
     def test_a_bad_spec_ends_with_1_and_all_its_mistakes(self, installed: Path, folder: Path):
         done = submit(installed, folder, "train", "bad.yaml")
         assert done.returncode == 1
-        assert "seed: input should be a valid integer, got 'seven'" in done.stdout
+        assert "seed: should be a whole number, got 'seven'" in done.stdout
         assert "features: 'stop' is a key column" in done.stdout
         assert "Traceback" not in done.stdout
 

@@ -110,7 +110,7 @@ def test_train_release_score_and_load_one_model(any_spark: SparkSession, tmp_pat
     assert model.predict(X).tolist() == pytest.approx([6.0])
     assert group_models.load_model(asked, key="carrier=B,stop=2").predict(X).tolist() == pytest.approx([6.0])
     assert model.metadata.metadata["key"] == {"carrier": "B", "stop": "2"} or "B" in str(model.metadata.metadata)
-    with pytest.raises(StateError, match="knows no key"):
+    with pytest.raises(StateError, match="no published run knows key"):
         group_models.load_model(asked, carrier="C", stop=1)
 
 

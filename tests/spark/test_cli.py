@@ -104,7 +104,9 @@ def test_train_as_json_tells_the_run_and_a_repetition_of_it(new: Path, run_json:
     told = run_json("train", new, "--run-id", "night", "--no-release")
     assert told["counts"] == {"trained": TRAINED, "too_small": 1}
     assert (told["run_id"], told["release_id"], told["refusal"], told["is_repeated"]) == ("night", None, None, False)
-    assert run_json("train", new, "--run-id", "night")["is_repeated"] is True
+    again = run_json("train", new, "--run-id", "night")
+    assert again["is_repeated"] is True
+    assert again["timing"]["slots"] == told["timing"]["slots"]
 
 
 def test_a_run_whose_release_is_refused_ends_with_4_and_says_why(connect_spark: SparkSession, tmp_path: Path, run: Any):
@@ -170,11 +172,11 @@ def test_show_can_be_narrowed_to_a_key_a_status_the_worst_and_a_run(trained: Pat
     worst = run_json("show", trained, "--worst", "3")
     errors = [r["metrics"]["mae"] for r in run_json("show", trained) if r["metrics"]]
     assert [r["metrics"]["mae"] for r in worst] == sorted(errors, reverse=True)[:3]
-    assert {worlds.key_of(r) for r in run_json("show", trained, "--run-id", "two")} == {("UA", 1), ("UA", 2)}
+    assert [worlds.key_of(r) for r in run_json("show", trained, "--run-id", "two")] == [("UA", 1), ("UA", 2)]
     code, out, _ = run("show", trained, "--key", "carrier=UA,stop=2")
     assert (code, "carrier=UA, stop=2" in out, "mae " in out) == (0, True, True)
     code, _, err = run("show", trained, "--key", "carrier=Q,stop=2")
-    assert (code, "no published row of key 'carrier=Q,stop=2'" in err) == (1, True)
+    assert (code, "no published run knows key 'carrier=Q,stop=2'" in err) == (1, True)
 
 
 def test_releases_are_listed_rolled_back_and_published_again(
@@ -270,7 +272,8 @@ def test_score_writes_errors_on_appends_to_and_overwrites_its_output(
     pd.testing.assert_series_equal(found["prediction"], direct["prediction"], rtol=0, atol=1e-9)
     code, _, err = run(*ask)
     assert (code, f"{output} exists; say --mode append or --mode overwrite" in err) == (1, True)
-    assert run(*ask, "--mode", "append")[0] == 0
+    appended = run_json(*ask, "--mode", "append")
+    assert (appended["rows"], appended["score_status"]) == (count, told["score_status"])
     assert len(pd.read_parquet(output)) == 2 * count
     assert run(*ask, "--mode", "overwrite", "--run-id", "two")[0] == 0
     again = pd.read_parquet(output)

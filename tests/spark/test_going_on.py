@@ -176,7 +176,7 @@ def test_a_resumed_run_ends_on_the_command_line_as_it_did(spark: SparkSession, t
     assert main(["train", str(file), "--keys", str(tmp_path / "keys.csv"), "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["counts"] == {"trained": 1}
-    assert "1 of 2 keys asked for are not in the data and have no model" in err
+    assert "1 of 2 keys asked for are not in the data and have no model: carrier=Q, stop=9\n" in err
     assert main(["plan", str(file), "--failed-only", "--retrain-all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["keys"] == []
 
@@ -190,7 +190,8 @@ def test_a_list_of_keys_is_a_scope_nulls_included(any_spark: SparkSession, tmp_p
     said: list[str] = []
     run = api.train(asked, keys=LISTED, spark=any_spark, run_id="some", say=said.append)
     assert statuses(api.show(asked, run_id="some")) == dict.fromkeys([None, "null", "", "Ünï"], "trained")
-    assert "2 of 6 keys asked for are not in the data and have no model" in said
+    absent = "carrier=absent, stop=1; carrier=UA, stop=1099511627776"
+    assert f"2 of 6 keys asked for are not in the data and have no model: {absent}" in said
     assert run.release_id is not None
     again = api.train(asked, keys=list(reversed(LISTED)), spark=any_spark, run_id="some")
     assert again.is_repeated

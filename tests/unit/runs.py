@@ -44,6 +44,7 @@ def add_run(
     base: str | None = None,
     scope: str | None = None,
     copies: int = 1,
+    mae: Mapping[str, float] | None = None,
     stops_after: str | None = None,
 ) -> None:
     """Add a run of day `day` in which keys came to these statuses.
@@ -56,6 +57,8 @@ def add_run(
         Key to the run and key of the parent that its new model builds on.
     copies
         How often each manifest row stands there.
+    mae
+        Key to the error of its new model on the holdout.
     stops_after
         `waves` or `manifest`, after which the run stopped for good; by default it finished.
     """
@@ -70,6 +73,8 @@ def add_run(
         return
     outcomes = [_outcome(run_id, k, status, previous or {}, parents or {}) for k, status in statuses.items()]
     rows = [{**row, **outcome, "finished_at": at} for row, outcome in zip(keys, outcomes, strict=True)]
+    told = {id_of(k): _told(run_id, k, error) for k, error in (mae or {}).items()}
+    rows = [{**row, **told.get(row["key_id"], {})} for row in rows]
     _append(tables, MANIFEST, run_id, rows * copies)
     if stops_after is None:
         _append(tables, RUN, run_id, [{**run, "event": "finished"}], number=1)
@@ -83,6 +88,20 @@ def _stored(run_id: str, key: str, status: str) -> dict[str, Any]:
     row = {"model_set": SET, "run_id": run_id, "key_id": id_of(key), "wave": 0, "number": 0, "part": -1, "format": 1}
     model = f"{key} of {run_id}".encode() if status == "trained" else None
     return {**row, "status": status, "data": model, "model_bytes": None if model is None else len(model)}
+
+
+def _told(run_id: str, key: str, mae: float) -> dict[str, Any]:
+    """Return what a manifest row tells of a new model."""
+    return {
+        "estimator": "ridge",
+        "params": [("alpha", "1.0")],
+        "metrics": [("mae", mae)],
+        "baseline_metrics": [("mae", 2 * mae)],
+        "holdout_from": START,
+        "holdout_rows": 3,
+        "model_bytes": 10,
+        "sha256": f"{key} of {run_id}",
+    }
 
 
 def _outcome(

@@ -241,6 +241,14 @@ def test_a_model_is_written_only_into_an_empty_directory(tmp_path):
         write_model(tmp_path / "new" / "dir" / "MLmodel", text, data, data_file)
 
 
+def test_a_directory_that_cannot_be_made_is_refused_with_its_name(tmp_path):
+    (tmp_path / "file").touch()
+    data, data_file = serialize(fitted_to("ridge")[0])
+    text = template().render(key_id(("UA",)), key_json(["carrier"], ("UA",)), AT)
+    with pytest.raises(StateError, match=r"cannot write /.*/file/below: .*; name a folder that you may write"):
+        write_model(tmp_path / "file" / "below", text, data, data_file)
+
+
 def test_e7_an_estimator_from_a_notebook_works_in_a_fresh_process(tmp_path):
     notebook = """
         import sys, pathlib, pandas as pd, numpy as np

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import importlib.metadata
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
 from group_models import api, cli
 from group_models.adapters import places
 from group_models.cli import main
-from group_models.errors import LibraryWarning
+from group_models.errors import LibraryWarning, SpecError
 from group_models.loading import load_spec
 
 SPEC = {
@@ -82,6 +83,14 @@ def test_help_is_printed_for_every_command(capsys: pytest.CaptureFixture[str], a
         (["export", "x.yaml", "out"], "Missing option '--key'"),
         (["release", "pin", "x.yaml", "--key", "carrier=UA"], "Missing option '--run-id'"),
         (["release", "unpin", "x.yaml"], "Missing option '--key'"),
+        (
+            ["score", "x.yaml", "--input", "a", "--output", "b", "--alias", "champion", "--run-id", "r"],
+            "leave out one of",
+        ),
+        (
+            ["export", "x.yaml", "out", "--key", "k=a", "--alias", "challenger", "--run-id", "r"],
+            "leave out one of them",
+        ),
         (["clean", "x.yaml"], "Missing option '--keep'"),
         (["clean", "x.yaml", "--keep", "0"], "Invalid value for '--keep'"),
     ],
@@ -114,12 +123,13 @@ def test_a_bad_spec_is_refused_with_all_its_mistakes_and_no_traceback(
     for mistake in (
         "targt: unknown field; did you mean target?",
         "target: is missing",
-        "limits.min_rows: input should be a valid integer, got 'many'",
+        "limits.min_rows: should be a whole number, got 'many'",
         "model_set: 'eta' has 1 level(s); write three, catalog.schema.name",
         "features: 'x' is a key column",
+        "source.path: there is no",
     ):
         assert mistake in said
-    assert said.startswith("error: 5 mistakes in")
+    assert said.startswith("error: 6 mistakes in")
     assert "Traceback" not in said
 
 
@@ -163,15 +173,11 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert file.read_text() == "mine"
 
 
-def test_an_empty_warehouse_has_no_keys_and_no_releases_and_is_not_made(
-    tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["show", spec, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
-    assert main(["release", "list", spec, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
-    assert main(["release", "list", spec]) == 0
-    assert "0 release(s)" in capsys.readouterr().out
+def test_an_empty_warehouse_is_told_and_not_made(tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str]):
+    for arguments in (["show", spec], ["show", spec, "--json"], ["release", "list", spec]):
+        assert main(arguments) == 1
+        said = capsys.readouterr().err
+        assert f"model set zrl.ml.eta has no release yet in Parquet folders under {tmp_path / 'house'}" in said
     assert not (tmp_path / "house").exists()
 
 
@@ -245,9 +251,9 @@ def test_a_fault_of_ours_ends_with_3_and_a_traceback(
 
 
 def test_the_console_script_leaves_with_the_code_and_silently_where_all_is_well(
-    spec: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spec: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sys, "argv", ["group-models", "release", "list", spec])
+    monkeypatch.setattr(sys, "argv", ["group-models", "init", str(tmp_path / "new.yaml")])
     cli.entry()
     monkeypatch.setattr(sys, "argv", ["group-models", "release", "rollback", spec])
     with pytest.raises(SystemExit, match="1"):
@@ -258,3 +264,48 @@ def test_the_module_is_the_command(tmp_path: Path):
     command = [sys.executable, "-m", "group_models", "init", str(tmp_path / "new.yaml")]
     assert subprocess.run(command, check=False, cwd=tmp_path).returncode == 0
     assert subprocess.run(command, check=False, cwd=tmp_path, stderr=subprocess.DEVNULL).returncode == 1
+
+
+def test_an_alias_beside_a_run_is_refused_by_the_functions_too(spec: str):
+    for call in (
+        lambda **which: api.score(pd.DataFrame(), spec, **which),
+        lambda **which: api.load_model(spec, **which),
+    ):
+        with pytest.raises(SpecError, match="alias 'champion' and run_id 'r1': each says which models to take"):
+            call(alias="champion", run_id="r1")
+
+
+def test_a_missing_source_is_told_with_the_other_mistakes_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(api, "session", lambda: pytest.fail("a session was started"))
+    bad = {**SPEC, "seed": "seven", "estimator": {"name": "rigde"}}
+    for command in ("plan", "train"):
+        assert main([command, write(tmp_path / "bad.yaml", bad)]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: 3 mistakes in ")
+        assert f"source.path: there is no {tmp_path / 'rows.parquet'} (a path in a spec is relative to" in said
+        assert "did you mean ridge?" in said
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_warehouse_that_is_a_file_is_refused_in_one_line(
+    tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str], place: str
+):
+    (tmp_path / "file").write_text("mine")
+    for arguments in (
+        ["show", spec],
+        ["release", "list", spec],
+        ["export", spec, str(tmp_path / "out"), "--key", "k=a"],
+    ):
+        assert main([*arguments, "--warehouse", str(tmp_path / place)]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path / 'file'} is a file; embedded tables need a folder" in said
+        assert "Traceback" not in said
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"group-models {importlib.metadata.version('group-models')}\n"
+    assert main([]) == 2
+    assert "Usage:" in capsys.readouterr().err

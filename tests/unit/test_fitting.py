@@ -110,8 +110,9 @@ def test_a_key_with_no_rows_is_a_row() -> None:
 def test_infinite_values_are_named_by_their_column() -> None:
     frame = rows_of(0, [1.0] * 10, a=[np.inf, *range(9)])
     (row,) = fit_unit(frame, keys_of(1), settings()).to_dict("records")
-    assert row["status"] == "failed"
-    assert "infinite values in 'a'" in row["reason"]
+    assert (row["status"], row["error_type"]) == ("failed", "FitError")
+    assert row["reason"] == f"prepare: {row['error_message']}"
+    assert row["reason"].count("infinite values in 'a'") == 1
 
 
 @pytest.mark.parametrize(("count", "said"), [(5, "no row of the key falls into the holdout"), (2, None)])

@@ -180,7 +180,7 @@ def test_a_run_whose_keys_are_all_decided_by_later_runs_is_refused(three_runs):
     log = [release(1, "publish", run_id="r2"), release(2, "publish", run_id="r3")]
     said = publish_refusal(log, three_runs, "champion", "r1", THREE_ROWS)
     assert said is not None
-    assert "every key that run r1 decides (2) is decided by a run that started later (r2, r3)" in said
+    assert "every key that this run decides (2) is decided by a run that started later (r2, r3)" in said
     assert "release rollback" in said
     assert "release pin" in said
     assert publish_refusal(log, three_runs, "champion", "r1", THREE_ROWS, is_forced=True) == said
@@ -210,7 +210,7 @@ def test_a_run_whose_base_does_not_count_any_more_is_refused_unless_forced():
     log.append(release(3, "rollback", target_release_id="x1"))
     said = publish_refusal(log, runs, "champion", "r3", manifest())
     assert said is not None
-    assert "run r3 started from release x2, where r2 counted and now does not" in said
+    assert "this run started from release x2, where r2 counted and now does not" in said
     assert "release publish --force" in said
     assert publish_refusal(log, runs, "champion", "r3", manifest(), is_forced=True) is None
     log.append(release(4, "publish", run_id="r2"))

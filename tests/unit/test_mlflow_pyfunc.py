@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from group_models.adapters.mlflow_models import load_pyfunc
 from group_models.artifacts import FORMAT, digest, serialize, write_model
-from group_models.errors import ModelError, StateError
+from group_models.errors import DataError, ModelError, StateError
 from group_models.estimators import EstimatorSettings, Features
 from group_models.keys import key_id, key_json
 from group_models.mlmodel import MlmodelTemplate
@@ -287,3 +288,26 @@ def test_an_address_is_read_only(tmp_path):
     for act in (repository.log_artifact, repository.log_artifacts, repository.delete_artifacts):
         with pytest.raises(StateError, match="is read-only; models are"):
             act(str(tmp_path))
+
+
+def raw_columns():
+    """Raw columns as a source has them: whole numbers of 64 bits, booleans with a null, decimals."""
+    a, b = pd.Series([1, 2, 2**53, -4], dtype="int64"), pd.Series([True, False, None, True], dtype=object)
+    return pd.DataFrame({"b": b, "a": a, "color": ["red", None, "new", "blüe"]}).set_axis([7, 7, 8, 9])
+
+
+@pytest.mark.parametrize("name", ["ridge", "xgboost"])
+def test_the_pyfunc_of_a_key_takes_the_raw_columns(name):
+    fitted, _, text, data, data_file = trained(name, MIXED)
+    row = {"key_id": "k", "run_id": RUN, "mlmodel": text, "data": data, "data_file": data_file, "sha256": digest(data)}
+    model, raw = load_pyfunc(row), raw_columns()
+    as_doubles = pd.DataFrame(
+        {"a": [1.0, 2.0, 2.0**53, -4.0], "color": raw["color"].tolist(), "b": [1.0, 0.0, np.nan, 1.0]}
+    )
+    np.testing.assert_allclose(model.predict(raw), fitted.predict(as_doubles), rtol=1e-9)
+    np.testing.assert_allclose(
+        model.predict(raw.iloc[:2].astype({"b": bool})), fitted.predict(as_doubles[:2]), rtol=1e-9
+    )
+    assert isinstance(model, mlflow.pyfunc.PyFuncModel)
+    with pytest.raises(DataError, match="'a' holds str values, and the models were trained on numbers"):
+        model.predict(raw.assign(a="1"))

@@ -1,10 +1,12 @@
-"""What `score --mode overwrite` may replace."""
+"""What `score --mode overwrite` may replace, and what a refused input leaves behind."""
 
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 
-from group_models.errors import StateError
+from group_models.adapters import spark_output
+from group_models.errors import DataError, StateError
 
 
 def check(target: Path, **kept: Path) -> None:
@@ -48,3 +50,22 @@ def test_a_folder_that_is_no_output_is_not(output: Path) -> None:
     (output / "thesis.docx").touch()
     with pytest.raises(StateError, match=r"holds thesis.docx.*no earlier output"):
         check(output)
+
+
+@pytest.mark.parametrize("used", [[], ["mine"]])
+def test_a_table_that_is_not_there_leaves_no_folder_of_sparks_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: list[str]
+):
+    class Session:
+        """Makes its warehouse when it looks for the first table, as Spark does."""
+
+        def table(self, name: str) -> None:
+            Path("spark-warehouse").mkdir()
+            for file in used:
+                Path("spark-warehouse", file).touch()
+            raise AnalysisException(f"{name} cannot be found")
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"cannot read no\.such_table"):
+        spark_output.read_input(Session(), "no.such_table")
+    assert Path("spark-warehouse").exists() == bool(used)

@@ -153,7 +153,7 @@ def test_a_held_run_that_needs_force_says_so_too(tables):
     rollback(tables, SET, target=first.release_id)
     _, refusal = unattended(tables, "r4")
     assert "brought champion back" in refusal
-    assert "; besides, run r4 started from release" in refusal
+    assert "; besides, this run started from release" in refusal
     assert "`release publish --force`" in refusal
     publish(tables, SET, "r4", limits=Limits(), force=True)
     assert counting(tables) == {"r1", "r4"}

@@ -102,6 +102,12 @@ def test_a_forecast_is_near_what_planning_again_would_say(rows, slots, wave_s):
     assert abs(told - exact) <= waves * jobs.max() + 0.25 * exact
 
 
+def test_a_plan_that_trains_nothing_tells_no_units():
+    facts = summarise(Plan.of_rows(PLAN.empty(), slots=2)).facts()
+    assert (facts["keys"], facts["units"]) == ("0 (none)", "none to train")
+    assert not {"largest unit", "predicted fit time"} & set(facts)
+
+
 def test_no_keys_and_no_fits_have_a_skew_too():
     for rows in ((), (5, 3)):
         _, skew = skew_of(world(*rows), spec())

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from group_models.adapters.spark_source import open_source
 from group_models.errors import SpecError
 from group_models.loading import load_spec
-from group_models.spec import Spec, check_run_id, name_mistake, parse_bytes
+from group_models.spec import Source, Spec, check_run_id, name_mistake, parse_bytes
 
 SIX = {
     "model_set": "zrl.ml.eta",
@@ -154,3 +155,43 @@ def test_a_checked_spec_is_returned_as_it_is() -> None:
     spec = load_spec(SIX)
     assert isinstance(spec, Spec)
     assert load_spec(spec) is spec
+
+
+def test_a_source_function_that_is_nowhere_is_a_mistake_in_the_source() -> None:
+    with pytest.raises(SpecError, match=r"1 mistake in the source:\n.*'nosuch.mod:rows': module nosuch.mod cannot be"):
+        open_source(None, Source(python="nosuch.mod:rows"))  # type: ignore[arg-type]
+
+
+def test_a_field_that_stands_twice_in_the_file_is_told(tmp_path: Path) -> None:
+    text = "seed: 1\nkeys: [a]\nestimator: {name: ridge, params: {alpha: 1, alpha: 2}}\nseed: 2\nsource: {path: x}\n"
+    (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError) as refused:
+        load_spec(tmp_path / "s.yaml")
+    assert refused.value.mistakes == (
+        "estimator.params.alpha: is given twice, in line 3 and in line 3; leave one of them",
+        "seed: is given twice, in line 1 and in line 4; leave one of them",
+    )
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("# nothing yet\n", encoding="utf-8")
+    with pytest.raises(SpecError, match="is empty; `group-models init FILE` writes one"):
+        load_spec(tmp_path / "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"keys": []}, "keys: needs at least one name, got []"),
+        ({"keys": [1]}, "keys.0: should be text, got 1"),
+        ({"keys": [""]}, "keys.0: should not be empty, got ''"),
+        ({"features": "x"}, "features: should be a list, got 'x'"),
+        ({"source": "rows.parquet"}, "source: should be a mapping of field: value, got 'rows.parquet'"),
+        ({"limits": {"min_rows": 1.5}}, "limits.min_rows: should be a whole number, got 1.5"),
+        ({"refit": "yes"}, "refit: should be true or false, got 'yes'"),
+        ({"source": {"path": "x", "table": "y"}}, "source: needs exactly one of path, table, sql, python"),
+    ],
+)
+def test_mistakes_are_told_in_the_words_of_a_spec(given: dict[str, object], said: str) -> None:
+    (mistake,) = mistakes_of(**given)
+    assert mistake.startswith(said)
