@@ -11,10 +11,11 @@ import pandas as pd
 from group_models import showing
 from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
-from group_models.keys import parse_key
-from group_models.live import Alias, newest_release, stored_model
+from group_models.keys import given_texts, is_key_id, show_key, texts_id
+from group_models.live import Alias, Live, newest_release, stored_model
 from group_models.logging_runs import log_trained
 from group_models.manifest import STATUSES
+from group_models.parents import serving_key
 from group_models.plans import Plan
 from group_models.ports import SparkFrame, SparkSession
 from group_models.registering import adopt_moves, show_release
@@ -185,7 +186,8 @@ def score(  # noqa: PLR0913 - the options of one verb
     alias, run_id, as_of
         The live set of an alias (`champion` by default; as of a release), or what one run's manifest says.
     on_missing
-        What to do with rows whose key has no model: `null` prediction, the `parent`'s, or `raise`.
+        What to do with rows whose key has no model of its own: the prediction of its most specific `parent` that has
+        one (a null prediction without), `null`, or `raise`. By default the spec's, which is `parent`.
     columns
         Input columns to keep; all by default.
     prefix
@@ -242,23 +244,27 @@ def find_model(
     run_id: str | None = None,
     warehouse: str | None = None,
 ) -> dict[str, Any]:
-    """Return the store row of the model that serves a key, its digest checked against the manifest.
+    """Return the store row of the model that serves a key (of a parent's, where the key has none of its own).
+
+    Its digest is checked against the manifest's when it is loaded.
 
     Raises
     ------
     StateError
-        The key is unknown, or has no model; the message says what became of it.
+        Neither the key nor a parent has a model; the message says what became of the key.
     """
     check_one_of(alias, run_id)
     model_set, tables, _ = find_target(spec, warehouse)
     live = find_live(tables, model_set, alias, run_id)
-    identity = parse_key(key, live.key_kinds)
+    identity, texts = _named(key, live)
+    serving = serving_key(live, identity, texts)
+    if serving is not None:
+        found: Any = live.keys.loc[serving]
+        return stored_model(tables, model_set, str(found["model_run_id"]), serving, sha256=found["sha256"])
     if identity not in live.keys.index:
         raise StateError(unknown_key(model_set, run_id, key, identity))
     found = live.keys.loc[identity]
-    if pd.isna(found["model_run_id"]):
-        raise StateError(f"key {found['key_json']} has no model: its status is {found['status']}; see `show --key`")
-    return stored_model(tables, model_set, found["model_run_id"], identity, sha256=found["sha256"])
+    raise StateError(f"key {found['key_json']} has no model: its status is {found['status']}; see `show --key`")
 
 
 def show(
@@ -299,13 +305,23 @@ def show(
         rows = showing.run_rows(tables, model_set, run_id)
     rows = showing.by_key(rows, live.key_kinds)
     if key is not None:
-        identity = parse_key(key, live.key_kinds)
+        identity, texts = _named(key, live)
         rows = [row for row in rows if row["key_id"] == identity]
         if not rows:
-            raise StateError(unknown_key(model_set, run_id, key, identity))
+            parent = serving_key(live, identity, texts)
+            served = f"; its rows are served by its parent {show_key(live.keys['key'][parent])}" if parent else ""
+            raise StateError(unknown_key(model_set, run_id, key, identity) + served)
     if status is not None:
         rows = [row for row in rows if row["status"] == status]
     return rows if worst is None else showing.worst(rows, worst)
+
+
+def _named(key: str | Mapping[str, Any], live: Live) -> tuple[str, Mapping[str, str | None] | None]:
+    """Return the id of a key or a parent as a person names it, and its values as text where they are given."""
+    if isinstance(key, str) and is_key_id(key):
+        return key, None
+    texts = given_texts(key, live.key_kinds, live.parents)
+    return texts_id(texts, live.key_kinds), texts
 
 
 def session() -> SparkSession:

@@ -106,8 +106,7 @@ class _Combining:
         columns = self._measured(outcomes)
         trained = {row["key_id"]: row for row in columns if row["status"] == "trained"}
         failed = [row for row in columns if row["status"] != "trained"]
-        names = list(self.prepared.roles.keys)
-        keys = {i: key_json(names, tuple(dict(self.owed[i]["key"])[name] for name in names)) for i in key_ids}
+        keys = {i: key_json(list(key), tuple(key.values())) for i in key_ids for key in [dict(self.owed[i]["key"])]}
         final = [(o.key_id, part) for o in outcomes for part in range(self.owed[o.key_id]["n_parts"])]
         frame = spark_combine.combine(self._models(final), trained, _template(self.prepared, self.settings), keys)
         return spark_combine.with_failed(frame, failed) if failed else frame

@@ -84,6 +84,12 @@ def compare_libraries(keys: Mapping[str, int], live: Live, rules: Scoring) -> No
     check_libraries(runs, installed(), rules.on_library_change)
 
 
+def plan_asked(counts: pa.Table, live: Live, rules: Scoring) -> ScorePlan:
+    """Return which model each distinct key gets by a spec's rules, parents where they are to serve."""
+    with_parents = rules.on_missing == "parent"
+    return plan_scores(counts, live, now=utc_now(), max_age_days=rules.max_age_days, with_parents=with_parents)
+
+
 @dataclasses.dataclass(frozen=True)
 class Asked:
     """A pandas frame whose keys are resolved: which model each key gets, and the key of each row."""
@@ -108,7 +114,7 @@ def resolve_frame(frame: pd.DataFrame, live: Live, ask: Ask) -> Asked:
     keys = _row_keys(frame, live, ask.keys)
     codes, distinct = pd.factorize(pd.Series(keys, dtype=object))
     counts = _counts(list(distinct), codes, ask.keys)
-    plan = plan_scores(counts, live, now=utc_now(), max_age_days=ask.scoring.max_age_days)
+    plan = plan_asked(counts, live, ask.scoring)
     if ask.scoring.on_missing == "raise":
         check_missing(plan)
     return Asked(frame, plan, codes, passed)

@@ -38,10 +38,7 @@ def distribute_wave(
     if prepared.tables.read(STORE, columns=["key_id"], where=where).num_rows:
         return
     key = dict(planned["key"])
-    names = list(prepared.roles.keys)
-    named = spark_distribute.PlannedKey(
-        planned["key_id"], key_json(names, tuple(key[name] for name in names)), planned["unit"]
-    )
+    named = spark_distribute.PlannedKey(planned["key_id"], key_json(list(key), tuple(key.values())), planned["unit"])
     number = free_numbers(prepared, run_id, wave)[0]
     place = {
         "model_set": settings.model_set,

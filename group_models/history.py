@@ -74,18 +74,19 @@ def _of_newest(fits: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(newest.rename(columns=names)[[*names.values(), "fit_seconds", "model_bytes"]])
 
 
-def read_last_run(tables: Tables, model_set: str, scope: str | None) -> LastRun | None:
+def read_last_run(tables: Tables, model_set: str, scope: str | None, own_level: str | None = None) -> LastRun | None:
     """Return what the last finished run of a scope saw of the source, or None where there is none.
 
-    Of runs that finished, the last is the one that finished last.
+    Of runs that finished, the last is the one that finished last. Its keys are those of `own_level`, without parents;
+    by default all.
     """
     where: Where = {"model_set": [model_set], "event": ["finished"], "scope": [scope]}
     finished = tables.read(RUN, columns=["run_id", "at", "source_stats"], where=where).sort_by("at")
     if not finished.num_rows:
         return None
     last = finished.slice(finished.num_rows - 1).to_pylist()[0]
-    rows = tables.read(
-        MANIFEST, columns=["key_id", "rows"], where={"model_set": [model_set], "run_id": [last["run_id"]]}
-    )
+    of_run: Where = {"model_set": [model_set], "run_id": [last["run_id"]]}
+    of_keys: Where = {"level": [own_level]} if own_level else {}
+    rows = tables.read(MANIFEST, columns=["key_id", "rows"], where={**of_run, **of_keys})
     keys: pa.Table = rows.filter(pc.greater(rows["rows"], 0))
     return LastRun(last["run_id"], dict(last["source_stats"] or {}), set(keys["key_id"].to_pylist()))

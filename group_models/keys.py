@@ -4,6 +4,9 @@ A key is always a tuple, also for one key column. Its canonical form is injectiv
 length in UTF-8 bytes and the value (`s5:hello`), or `n` for null. So `('a-b', 'c')` and `('a', 'b-c')`, null
 and the text `'null'`, `1` and `'1'` never meet. All integer widths share one tag, so that an id trained as
 `int` is found when it is scored as `bigint`.
+
+A parent is a key of which some columns are left open: `*` in the canonical form, and not there where its values are
+a mapping. So parents of all levels and keys have ids of one kind, and none meets another.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from group_models.errors import SpecError
 KeyValue: TypeAlias = str | int | bool | dt.date | None
 Key: TypeAlias = tuple[KeyValue, ...]
 KeyKind: TypeAlias = Literal["string", "integer", "boolean", "date"]
+
+GLOBAL = "global"
+"""Name of the level, and of its one key, that leaves all columns open."""
 
 KEY_ID_LENGTH = 32
 """Hex digits of a key id: the first 16 bytes of a SHA-256."""
@@ -94,10 +100,11 @@ def canonical(key: Key) -> str:
 
 
 def _canonical_value(value: KeyValue) -> str:
-    text = key_text(value)
-    if text is None:
-        return "n"
-    return f"{_TAGS[_kind_of(value)]}{len(text.encode())}:{text}"
+    return "n" if value is None else _canonical_text(key_text(value), _kind_of(value))
+
+
+def _canonical_text(text: str | None, kind: KeyKind) -> str:
+    return "n" if text is None else f"{_TAGS[kind]}{len(text.encode())}:{text}"
 
 
 def _kind_of(value: KeyValue) -> KeyKind:
@@ -122,7 +129,26 @@ def key_id(key: Key) -> str:
     >>> len(key_id(()))
     32
     """
-    return hashlib.sha256(canonical(key).encode()).hexdigest()[:KEY_ID_LENGTH]
+    return _digest(canonical(key))
+
+
+def _digest(form: str) -> str:
+    return hashlib.sha256(form.encode()).hexdigest()[:KEY_ID_LENGTH]
+
+
+def texts_id(texts: Mapping[str, str | None], kinds: Mapping[str, KeyKind]) -> str:
+    """Return the id of a key or a parent from its values as text; columns that are not there are left open.
+
+    Examples
+    --------
+    >>> kinds = {"carrier": "string", "stop": "integer"}
+    >>> texts_id({"carrier": "UA", "stop": "3"}, kinds) == key_id(("UA", 3))
+    True
+    >>> len({texts_id(texts, kinds) for texts in ({"carrier": "UA"}, {"carrier": "UA", "stop": None}, {})})
+    3
+    """
+    parts = [_canonical_text(texts[name], kind) if name in texts else "*" for name, kind in kinds.items()]
+    return _digest("".join(parts))
 
 
 def key_json(columns: Sequence[str], key: Key) -> str:
@@ -142,10 +168,10 @@ def show_key(key: Mapping[str, str | None]) -> str:
 
     Examples
     --------
-    >>> show_key({"carrier": "UA", "lane": None})
-    'carrier=UA, lane=null'
+    >>> show_key({"carrier": "UA", "lane": None}), show_key({})
+    ('carrier=UA, lane=null', 'global')
     """
-    return ", ".join(f"{column}={'null' if text is None else text}" for column, text in key.items())
+    return ", ".join(f"{column}={'null' if text is None else text}" for column, text in key.items()) or GLOBAL
 
 
 def level_name(columns: Sequence[str]) -> str:
@@ -156,7 +182,7 @@ def level_name(columns: Sequence[str]) -> str:
     >>> level_name(["carrier", "depot"]), level_name([])
     ('carrier,depot', 'global')
     """
-    return ",".join(columns) if columns else "global"
+    return ",".join(columns) if columns else GLOBAL
 
 
 def key_seed(seed: int, identity: str, part: int = -1) -> int:
@@ -169,13 +195,15 @@ def key_seed(seed: int, identity: str, part: int = -1) -> int:
     return int.from_bytes(digest[:4]) >> 1
 
 
-def parse_key(key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind]) -> str:
+def parse_key(key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind], levels: Sequence[Sequence[str]] = ()) -> str:
     """Return the id of a key as a person gives it: a mapping, JSON, `a=1,b=2`, or the id itself.
 
     Parameters
     ----------
     kinds
         The key columns in order and what their values are.
+    levels
+        Columns of the parents that may be named as well; the one without columns is `global`.
 
     Raises
     ------
@@ -187,10 +215,32 @@ def parse_key(key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind]) -> str
     >>> kinds = {"carrier": "string", "stop": "integer"}
     >>> parse_key("carrier=UA,stop=3", kinds) == parse_key('{"stop": 3, "carrier": "UA"}', kinds)
     True
+    >>> parse_key("carrier=UA", kinds, [["carrier"], []]) == texts_id({"carrier": "UA"}, kinds)
+    True
     """
-    if isinstance(key, str) and is_key_id(key):
-        return key
-    return key_id(given_key(key, kinds))
+    return key if isinstance(key, str) and is_key_id(key) else texts_id(given_texts(key, kinds, levels), kinds)
+
+
+def given_texts(
+    key: str | Mapping[str, Any], kinds: Mapping[str, KeyKind], levels: Sequence[Sequence[str]] = ()
+) -> dict[str, str | None]:
+    """Return the values of a key or a parent as text; the arguments are those of `parse_key`.
+
+    Raises
+    ------
+    SpecError
+        As for `parse_key`.
+
+    Examples
+    --------
+    >>> given_texts("global", {"carrier": "string"}, [[]]), given_texts("carrier=UA", {"carrier": "string"}, [[]])
+    ({}, {'carrier': 'UA'})
+    """
+    given: Any = {} if key == GLOBAL and () in map(tuple, levels) else key
+    named = _split_key(given) if isinstance(given, str) else given
+    columns = next((level for level in levels if set(level) == set(named)), list(kinds))
+    values = given_key(named if len(columns) < len(kinds) else key, {name: kinds[name] for name in columns})
+    return dict(zip(columns, map(key_text, values), strict=True))
 
 
 def is_key_id(text: object) -> bool:

@@ -20,6 +20,7 @@ from group_models.errors import DataError, StateError
 from group_models.folding import live_set
 from group_models.frames import ColumnKind
 from group_models.keys import KeyKind, key_json, show_key
+from group_models.levels import Levels
 from group_models.libraries import Versions, needed
 from group_models.manifest import first_rows
 from group_models.ports import LOG_OWNER, Tables, Where
@@ -29,7 +30,7 @@ Alias = Literal["champion", "challenger"]
 
 T = TypeVar("T")
 
-_FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key")
+_FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key", "parent_key_id", "parent_run_id")
 _OF_MODEL = ("run_id", "key_id", "finished_at", "sha256", "model_bytes")
 
 
@@ -51,6 +52,8 @@ class Live:
         Per such run, the library versions that it was trained with, and those that its models need.
     pinned
         Key id to the run that it is pinned to.
+    parents
+        The columns of the levels whose models serve keys without one, as the newest published run has them.
     """
 
     keys: pd.DataFrame
@@ -58,6 +61,12 @@ class Live:
     key_kinds: Mapping[str, KeyKind]
     run_libraries: Mapping[str, tuple[Versions, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
     pinned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    parents: Sequence[Sequence[str]] = ()
+
+    @property
+    def levels(self) -> Levels:
+        """The levels of the model set."""
+        return Levels(self.key_kinds, tuple(map(tuple, self.parents)))
 
     def models(self) -> dict[str, str]:
         """Return key id to the run of the model that serves it, keys without one left out."""
@@ -163,6 +172,13 @@ def read_key_kinds(tables: Tables, model_set: str, runs: Sequence[str] | None = 
     return _key_kinds(started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string()))))
 
 
+def read_levels(tables: Tables, model_set: str, runs: Sequence[str]) -> Levels:
+    """Return the levels of the newest of these runs."""
+    started = read_runs(tables, model_set)
+    of_runs = started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string())))
+    return Levels(_key_kinds(of_runs), _parents(of_runs))
+
+
 def read_key_texts(tables: Tables, model_set: str, log: Sequence[releases.Release]) -> dict[str, str]:
     """Return key id to key as text, of the keys that rows of a release log pin."""
     pinned = [(row.run_id, row.key_id) for row in log if row.action == "pin"]
@@ -201,9 +217,20 @@ def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
         known = sorted(set(read_runs(tables, model_set)["run_id"].to_pylist()))
         said = f"it has {', '.join(known[-5:])}" if known else "it has none"
         raise StateError(f"model set {model_set} has no run {run_id!r} with a manifest ({said})")
-    rows = rows.drop_duplicates("key_id").set_index("key_id")
+    rows = _with_named_parents(tables, model_set, rows.drop_duplicates("key_id")).set_index("key_id")
     folded = rows[["model_run_id", "status"]].assign(newest_run_id=run_id, is_pinned=False).reset_index()
     return _described(tables, model_set, folded, rows.reset_index(), read_runs(tables, model_set))
+
+
+def _with_named_parents(tables: Tables, model_set: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the rows of parents that serve keys of a run and are none of its own: those of the runs that trained them."""
+    named = rows.loc[rows["parent_run_id"].notna(), ["parent_run_id", "parent_key_id"]].drop_duplicates()
+    named = named[~named["parent_key_id"].isin(rows["key_id"])]
+    others = _manifest_rows(tables, model_set, sorted(set(named["parent_run_id"])))
+    wanted = set(zip(named["parent_run_id"], named["parent_key_id"], strict=True))
+    is_wanted = [place in wanted for place in zip(others["run_id"], others["key_id"], strict=True)]
+    added = others[is_wanted].drop_duplicates("key_id")
+    return pd.concat([rows, added]) if len(added) else rows
 
 
 def check_not_cleaned(tables: Tables, model_set: str, run_id: str) -> None:
@@ -239,7 +266,7 @@ def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.Da
     newest = sorted(set(keys["newest_run_id"].dropna()))
     published = started.filter(pc.is_in(started["run_id"], pa.array(newest, pa.string())))
     kinds = _key_kinds(serving if serving.num_rows else published)
-    return Live(keys, _run_features(serving), kinds, _run_libraries(serving))
+    return Live(keys, _run_features(serving), kinds, _run_libraries(serving), parents=_parents(published))
 
 
 def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
@@ -269,6 +296,12 @@ def _run_libraries(started: pa.Table) -> dict[str, tuple[Versions, tuple[str, ..
         row["run_id"]: (dict(row["versions"] or ()), needed(json.loads(row["spec"] or "{}").get("estimator", {})))
         for row in rows
     }
+
+
+def _parents(started: pa.Table) -> tuple[tuple[str, ...], ...]:
+    """Return the levels of the newest of these runs."""
+    specs = started.sort_by("at")["spec"].to_pylist()
+    return tuple(map(tuple, json.loads(specs[-1] or "{}").get("levels", ()))) if specs else ()
 
 
 def _key_kinds(started: pa.Table) -> dict[str, KeyKind]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from group_models.errors import StateError
 from group_models.frames import none_where
+from group_models.levels import Levels, level_width
 from group_models.plans import FITTED
 from group_models.spec import Limits
 from group_models.tables import MANIFEST, WHOLE
@@ -81,6 +83,7 @@ def compose(
     run: RunIdentity,
     *,
     ages: Mapping[str, float] = MappingProxyType({}),
+    levels: Levels | None = None,
 ) -> pa.Table:
     """Return the manifest rows of a run, one per row of the plan.
 
@@ -94,6 +97,8 @@ def compose(
         Key id to the run whose model served the key when this run started, pins left out.
     ages
         Key id to the age in days of that model.
+    levels
+        Whose parents serve keys without a model of their own; none by default.
 
     Raises
     ------
@@ -112,7 +117,7 @@ def compose(
     is_fitted = np.isin(decision.astype(str), FITTED)
     status = np.where(is_fitted, outcome.column("status").to_pandas().to_numpy(dtype=object), decision)
     columns = {name: plan.column(name) for name in _FROM_PLAN} | {name: outcome.column(name) for name in _FROM_STORE}
-    columns |= _serving(plan, status, live, run.run_id)
+    columns |= _serving(plan, status, live, run.run_id, levels)
     columns["status"] = pa.array(status, pa.string())
     columns["policy"] = pa.array(none_where(decision, ~is_fitted), pa.string())
     notes = _age_notes(plan.column("key_id"), status, columns["serves"], ages, run.max_age_days)
@@ -127,14 +132,29 @@ def compose(
 
 
 def _serving(
-    plan: pa.Table, status: npt.NDArray[np.object_], live: Mapping[str, str], run_id: str
+    plan: pa.Table,
+    status: npt.NDArray[np.object_],
+    live: Mapping[str, str],
+    run_id: str,
+    levels: Levels | None,
 ) -> dict[str, pa.Array]:
-    """Return what serves each key: the new model, the one that served before, or none."""
+    """Return what serves each key: the new model, the one that served before, that of a parent, or none."""
     before = [live.get(key_id) for key_id in plan.column("key_id").to_pylist()]
     is_new = status == "trained"
     model_run = np.where(is_new, run_id, np.array(before, dtype=object))
-    serves = np.where(is_new, "new", np.where(pd.isna(model_run), "none", "previous"))
-    return {"serves": pa.array(serves, pa.string()), "model_run_id": pa.array(model_run, pa.string())}
+    has_none = pd.isna(model_run)
+    serves = np.where(is_new, "new", np.where(has_none, "none", "previous")).astype(object)
+    parent_key: npt.NDArray[np.object_] = np.full(len(serves), None, dtype=object)
+    parent_run = parent_key.copy()
+    if levels is not None and levels.parents and has_none.any():
+        new = plan.filter(pa.array(is_new)).column("key_id").to_pylist()
+        models = {**live, **dict.fromkeys(new, run_id)}
+        lacking = map(dict, plan.filter(pa.array(has_none)).column("key").to_pylist())
+        parent_key[has_none] = levels.nearest(lacking, models)
+        parent_run = np.array([models.get(key_id) for key_id in parent_key], dtype=object)
+        serves[~pd.isna(parent_run)] = "parent"
+    columns = {"serves": serves, "model_run_id": model_run, "parent_key_id": parent_key, "parent_run_id": parent_run}
+    return {name: pa.array(values, pa.string()) for name, values in columns.items()}
 
 
 def _age_notes(
@@ -169,6 +189,27 @@ def count_statuses(manifest: pa.Table) -> dict[str, int]:
     """Return keys by status, most first."""
     counts = pc.value_counts(manifest.column("status").combine_chunks()).to_pylist()
     return {c["values"]: c["counts"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))}
+
+
+def count_levels(manifest: pa.Table) -> dict[str, dict[str, int]]:
+    """Return keys by level and status, specific levels first."""
+    levels = sorted(pc.unique(manifest.column("level")).to_pylist(), key=level_width, reverse=True)
+    return {name: count_statuses(manifest.filter(pc.equal(manifest["level"], name))) for name in levels}
+
+
+def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits) -> str | None:
+    """Return why a run with these outcomes by level must not be published by itself, or None.
+
+    Each level by itself must have trained a key where it tried one: what another level serves instead would hide
+    that all its models fail.
+    """
+    total: Counter[str] = Counter()
+    for level, of_level in counts.items():
+        total.update(of_level)
+        failed = sum(of_level.get(status, 0) for status in FAILED)
+        if len(counts) > 1 and failed and not of_level.get("trained"):
+            return f"level {level}: {release_refusal(of_level, limits)}"
+    return release_refusal(total, limits)
 
 
 def release_refusal(counts: Mapping[str, int], limits: Limits) -> str | None:

@@ -10,7 +10,7 @@ from group_models.cleans import cleaned_text
 from group_models.errors import StateError
 from group_models.folding import pin_refusal
 from group_models.keys import parse_key
-from group_models.live import Alias, read_key_kinds, read_key_texts, read_live
+from group_models.live import Alias, read_key_texts, read_levels, read_live
 from group_models.ports import Tables
 from group_models.publishing import append_act, check_manifest, user
 from group_models.releases import Act, Release
@@ -37,7 +37,8 @@ def pin(
         The run has no manifest, or its manifest has no row of the key or no model for it.
     """
     check_manifest(tables, model_set, run_id)
-    key_id = parse_key(key, read_key_kinds(tables, model_set, [run_id]))
+    levels = read_levels(tables, model_set, [run_id])
+    key_id = parse_key(key, levels.kinds, levels.parents)
     where = {"model_set": [model_set], "key_id": [key_id]}
 
     def act(log: Sequence[Release]) -> Act:
@@ -74,7 +75,8 @@ def unpin(
         pinned = releases.pins(log, alias)
         if not pinned:
             raise StateError(f"no key of {alias} is pinned; `release list` shows the log")
-        key_id = parse_key(key, read_key_kinds(tables, model_set, sorted(set(pinned.values()))))
+        levels = read_levels(tables, model_set, sorted(set(pinned.values())))
+        key_id = parse_key(key, levels.kinds, levels.parents)
         if key_id not in pinned:
             texts = read_key_texts(tables, model_set, log)
             held = some_of([f"{texts.get(each, each)} to run {run_id}" for each, run_id in pinned.items()])

@@ -223,12 +223,12 @@ def _decide_oversize(
     nbytes = sizes.column("bytes").to_numpy()[is_oversize]
     said = [_too_large(n, b, spec) for n, b in zip(usable, nbytes, strict=True)]
     if spec.oversize == "fail":
-        raise DataError(_oversize_message(sizes.filter(pa.array(is_oversize)), said))
+        raise DataError(_oversize_message(sizes.filter(pa.array(is_oversize)), said, spec.max_rows[1]))
     if spec.oversize == "skip":
         decided.decision[is_oversize] = "too_big"
         decided.reason[is_oversize] = [f"{text}; oversize: skip" for text in said]
         return
-    share = sample_share(usable, np.minimum(spec.limits.max_key_rows, usable * (spec.max_key_bytes / nbytes)))
+    share = sample_share(usable, np.minimum(spec.max_rows[0], usable * (spec.max_key_bytes / nbytes)))
     if spec.oversize == "sample":
         decided.decision[is_oversize] = "sampled"
         decided.share[is_oversize] = share
@@ -259,7 +259,7 @@ def thin_parts(plan: Plan, largest: Mapping[str, int], spec: Spec) -> Plan:
     keys = plan.keys
     found = np.array([largest.get(key_id, 0) for key_id in keys["key_id"].to_pylist()], dtype=np.int64)
     usable, nbytes = keys["usable_rows"].to_numpy(), keys["bytes"].to_numpy()
-    wanted = np.minimum(spec.limits.max_key_rows, usable * (spec.max_key_bytes / np.maximum(nbytes, 1)))
+    wanted = np.minimum(spec.max_rows[0], usable * (spec.max_key_bytes / np.maximum(nbytes, 1)))
     # Parts differ by chance: what is a little over is none that identical rows keep together.
     is_thinned = found > _TOLERANCE * wanted
     if not is_thinned.any():
@@ -287,18 +287,19 @@ def sample_share(rows: Ints, wanted: Floats) -> Floats:
 
 
 def _too_large(rows: int, nbytes: int, spec: Spec) -> str:
-    if rows > spec.limits.max_key_rows:
-        return f"{rows:,} usable rows are over max_key_rows {spec.limits.max_key_rows:,}"
+    most, name = spec.max_rows
+    if rows > most:
+        return f"{rows:,} usable rows are over {name} {most:,}"
     return f"{nbytes:,} bytes are over max_key_bytes {spec.max_key_bytes:,}"
 
 
-def _oversize_message(oversize: pa.Table, said: list[str]) -> str:
+def _oversize_message(oversize: pa.Table, said: list[str], limit: str) -> str:
     keys = oversize.column("key").to_pylist()
     named = "; ".join(f"{show_key(dict(key))} ({text})" for key, text in list(zip(keys, said, strict=True))[:10])
     more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
     return (
         f"{len(keys)} oversize key(s), and the spec says `oversize: fail`: {named}{more}. Nothing was trained. "
-        "Say `oversize: salt`, `sample` or `skip`, or raise limits.max_key_rows / max_key_bytes."
+        f"Say `oversize: salt`, `sample` or `skip`, or raise limits.{limit} / max_key_bytes."
     )
 
 

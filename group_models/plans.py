@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.keys import show_key
+from group_models.levels import level_width
 from group_models.packing import makespan, part_rows
 from group_models.skew import Skew
 from group_models.tables import PLAN, WHOLE
@@ -42,6 +43,8 @@ class Plan:
         Sentences for people on what this plan does.
     skew
         How uneven it is; None of a plan that was read back.
+    own_level
+        The keys' own level; rows of other levels are parents. None where there are no parents.
     """
 
     keys: pa.Table
@@ -51,13 +54,15 @@ class Plan:
     source_stats: Mapping[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     skew: Skew | None = None
+    own_level: str | None = None
 
     @classmethod
-    def of_rows(cls, rows: pa.Table, *, slots: int) -> Self:
+    def of_rows(cls, rows: pa.Table, *, slots: int, own_level: str | None = None) -> Self:
         """Return the plan that rows of the plan table hold, those of one run."""
         moments = rows["holdout_from"].drop_null()
         names = [name for name in PLAN.names if name not in ("model_set", "run_id", "holdout_from")]
-        return cls(rows.select(names), slots, holdout_from=moments[0].as_py() if len(moments) else None)
+        holdout_from = moments[0].as_py() if len(moments) else None
+        return cls(rows.select(names), slots, holdout_from=holdout_from, own_level=own_level)
 
     def rows(self, model_set: str, run_id: str) -> pa.Table:
         """Return the plan as rows of the plan table."""
@@ -75,6 +80,20 @@ class Plan:
     def column(self, name: str) -> npt.NDArray[np.generic]:
         """Return one column as a numpy array."""
         return np.asarray(self.keys.column(name).to_numpy())
+
+    def own(self) -> Self:
+        """Return the plan of the keys alone, without their parents."""
+        return self if self.own_level is None else self.at(self.own_level)
+
+    def at(self, level: str) -> Self:
+        """Return the plan of one level alone."""
+        return dataclasses.replace(self, keys=self.keys.filter(pc.equal(self.keys["level"], level)))
+
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """Return the levels of which keys are fitted, in the order of their waves, and the columns of each."""
+        fitted = self.keys.filter(pa.array(self.is_fitted))
+        first = fitted.group_by("level").aggregate([("wave", "min")]).sort_by("wave_min")["level"].to_pylist()
+        return {level: tuple(dict(fitted["key"][pc.index(fitted["level"], level).as_py()].as_py())) for level in first}
 
     def decisions(self) -> dict[str, int]:
         """Return how many keys have each decision, most first."""
@@ -140,12 +159,14 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A plan in numbers.
+    """A plan in numbers; keys and rows are without those of parents.
 
     Attributes
     ----------
     decisions
         Keys by decision.
+    parents
+        By level, from specific to general, its parents by decision.
     largest_key, largest_share
         The fitted key with most usable rows, and its share of all usable rows.
     unit_skew
@@ -170,6 +191,7 @@ class Summary:
     predicted_seconds: float
     ideal_seconds: float
     skew: Skew | None = None
+    parents: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
     def facts(self) -> dict[str, str]:
         """Return the plan as fact and text."""
@@ -178,6 +200,7 @@ class Summary:
             largest = f"{self.largest_key}: {self.largest_rows:,} rows, {self.largest_share:.1%} of all"
         return {
             "keys": f"{self.keys:,} ({counts_text(self.decisions)})",
+            **({"parents": levels_text(self.parents)} if self.parents else {}),
             "rows": f"{self.rows:,}, {self.usable_rows:,} of them with a target",
             "units": f"{self.units:,} in {self.waves} wave(s) on {self.slots} slot(s)"
             if self.units
@@ -195,24 +218,35 @@ class Summary:
         }
 
 
+def levels_text(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Return counts by level as text.
+
+    Examples
+    --------
+    >>> levels_text({"carrier": {"whole": 11, "too_small": 2}, "global": {"salted": 1}})
+    'carrier 13 (11 whole, 2 too_small); global 1 (1 salted)'
+    """
+    return "; ".join(f"{name} {sum(each.values()):,} ({counts_text(each)})" for name, each in counts.items())
+
+
 def summarise(plan: Plan) -> Summary:
     """Return a plan in numbers."""
-    units = plan.units()
+    own, units = plan.own(), plan.units()
     seconds = units["predicted_seconds"].to_numpy().astype(np.float64)
-    rows = np.where(plan.is_fitted, plan.column("usable_rows"), 0).astype(np.int64)
-    usable = int(plan.column("usable_rows").sum()) if plan.keys.num_rows else 0
+    rows = np.where(own.is_fitted, own.column("usable_rows"), 0).astype(np.int64)
+    usable = int(own.column("usable_rows").sum()) if own.keys.num_rows else 0
     largest = int(rows.argmax()) if rows.any() else None
     wave = units["wave"].to_numpy()
     return Summary(
-        keys=plan.keys.num_rows,
-        rows=int(plan.column("rows").sum()) if plan.keys.num_rows else 0,
+        keys=own.keys.num_rows,
+        rows=int(own.column("rows").sum()) if own.keys.num_rows else 0,
         usable_rows=usable,
-        decisions=plan.decisions(),
+        decisions=own.decisions(),
         units=units.num_rows,
-        waves=plan.waves,
+        waves=len(np.unique(wave)),
         slots=plan.slots,
         holdout=plan.holdout,
-        largest_key=None if largest is None else show_key(dict(plan.keys["key"][largest].as_py())),
+        largest_key=None if largest is None else show_key(dict(own.keys["key"][largest].as_py())),
         largest_rows=0 if largest is None else int(rows[largest]),
         largest_share=0.0 if largest is None else float(rows[largest] / usable),
         largest_unit_rows=int(units["rows"].to_numpy().max()) if units.num_rows else 0,
@@ -220,4 +254,13 @@ def summarise(plan: Plan) -> Summary:
         predicted_seconds=sum(makespan(seconds[wave == w], plan.slots) for w in range(plan.waves)),
         ideal_seconds=float(seconds.sum() / plan.slots),
         skew=plan.skew,
+        parents=_parents(plan),
     )
+
+
+def _parents(plan: Plan) -> dict[str, dict[str, int]]:
+    """Return the decisions of each level of parents, the most specific level first."""
+    if plan.own_level is None:
+        return {}
+    others = [name for name in pc.unique(plan.keys["level"]).to_pylist() if name != plan.own_level]
+    return {level: plan.at(level).decisions() for level in sorted(others, key=level_width, reverse=True)}

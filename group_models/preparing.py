@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,8 @@ from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.history import read_history
 from group_models.incremental import History, library_note
 from group_models.keys import KeyKind, show_key
+from group_models.leveling import parent_sizes, plan_levels
+from group_models.levels import Levels
 from group_models.live import Live, newest_release, read_key_kinds, read_without_pins
 from group_models.planning import SIZES, Costs, plan_keys, thin_parts
 from group_models.plans import Plan
@@ -33,8 +35,9 @@ from group_models.scopes import Ask, Scope
 from group_models.scoping import find_scope
 from group_models.skew import describe_skew
 from group_models.source_checks import source_stats
-from group_models.spec import Spec
+from group_models.spec import ParentSpec, Spec
 from group_models.tables import moment, utc_now
+from group_models.texts import counts_text
 
 _SHOWN = 5
 """Keys that a note names."""
@@ -57,10 +60,19 @@ class Prepared:
     features: Features
     estimator: EstimatorSettings
 
-    def rows(self, *, scoped: bool = True) -> SparkFrame:
-        """Return the fit's columns of the source, those of the scope only where `scoped`."""
+    @property
+    def levels(self) -> Levels:
+        """The levels of the spec."""
+        return Levels(self.roles.keys, self.spec.levels)
+
+    def rows(self, *, scoped: bool = True, level: Sequence[str] | None = None) -> SparkFrame:
+        """Return the fit's columns of the source, those of the scope only where `scoped`.
+
+        With the columns of a `level`, the rows are as its parents find them.
+        """
         frame = spark_source.in_scope(self.frame, self.scope, list(self.roles.keys)) if scoped else self.frame
-        return spark_columns.fit_columns(frame, self.roles)
+        rows = spark_columns.fit_columns(frame, self.roles)
+        return rows if level is None else spark_columns.at_level(rows, self.key_types, level)
 
 
 def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = None) -> Prepared:
@@ -123,7 +135,7 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         now=utc_now(),
         retrain_all=retrain_all,
     )
-    sizes, stats = measure(prepared, live)
+    sizes, stats, left_out = measure(prepared, live)
     with failing("measuring the source"):
         cutoff = _measure_cutoff(prepared)
     family = make_family(prepared.estimator, prepared.features)
@@ -131,8 +143,11 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     why_not: str | None = _NOT_TRIED
 
-    def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:
+    def plan_level(of_keys: pa.Table, its_spec: Spec) -> Plan:
         return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why_not)
+
+    def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:
+        return plan_levels(of_keys, its_spec, prepared.levels, plan_level)
 
     def replan(key_ids: pa.Array, other: Spec) -> pa.Table:
         return plan_of(sizes.filter(pc.is_in(sizes["key_id"], key_ids)), other).keys
@@ -149,19 +164,30 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         holdout=_holdout_words(spec, holdout_from),
         holdout_from=holdout_from,
         source_stats=stats,
-        skew=describe_skew(plan.keys, spec, slots=slots, replan=replan),
-        notes=_notes(prepared.scope, plan, history),
+        skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
+        notes=_notes(prepared.scope, plan, history, left_out),
     )
 
 
-def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float]]:
-    """Return the sizes of the keys in scope, those that are gone included, and what tells a half-loaded source."""
+def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float], dict[str, int]]:
+    """Return the sizes of the keys and parents in scope, those that are gone included, and what else is to be told.
+
+    Returns
+    -------
+    tuple
+        Sizes; what tells a half-loaded source; by level, how many parents are left out for they have one child.
+    """
     watched = spark_missing.MissingShares(prepared.roles)
+    models = live.models()
     with failing("measuring the source"):
         found = spark_sizes.measure(watched.watch(prepared.rows()), prepared.roles)
-        sizes = _with_vanished(prepared, found, live)
+        known = live.keys.index[live.keys["model_run_id"].notna() & (live.keys["level"] != prepared.levels.own)]
+        parents, left_out = parent_sizes(found, prepared.levels, known)
+        sizes = pa.concat_tables([_in_scope(prepared, found), _in_scope(prepared, parents)])
+        sizes = _with_vanished(prepared, sizes, live)
         missing = watched.shares() if found.num_rows else {}
-    return sizes, source_stats(sizes, missing, prepared.spec.target, live.models())
+    own = sizes.filter(pc.equal(sizes["level"], prepared.levels.own))
+    return sizes, source_stats(own, missing, prepared.spec.target, models), left_out
 
 
 def check_scope(prepared: Prepared) -> None:
@@ -191,9 +217,22 @@ def empty_scope_text(scope: Scope) -> str:
     return f"{given}: it names no key that is in the data or has a model; correct it, or leave it out for all keys"
 
 
-def _notes(scope: Scope, plan: Plan, history: History) -> tuple[str, ...]:
+def _in_scope(prepared: Prepared, sizes: pa.Table) -> pa.Table:
+    """Return the sizes of what is in scope: of keys the rows of a predicate are there alone, of parents more may be."""
+    is_parent = bool(sizes.num_rows) and sizes["level"][0].as_py() != prepared.levels.own
+    if prepared.scope.keys is None and not (is_parent and prepared.scope.where):
+        return sizes
+    keys = sizes.select(["key_id", "key"]).to_pandas(maps_as_pydicts="strict")
+    ids = spark_source.ids_in_scope(prepared.spark, prepared.scope, prepared.key_types, keys)
+    return sizes.filter(pc.is_in(sizes["key_id"], pa.array(sorted(ids), pa.string())))
+
+
+def _notes(scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
     notes = [library_note(unchanged["key_id"], history)]
+    if left_out:
+        named = counts_text(left_out)
+        notes.append(f"parents with one child are left out, for they have the same rows: {named}")
     planned = set(plan.keys["key_id"].to_pylist())
     if absent := [show_key(key) for identity, key in (scope.keys or {}).items() if identity not in planned]:
         said = f"{len(absent):,} of {len(scope.keys or ()):,} keys asked for are not in the data and have no model"
@@ -205,10 +244,17 @@ def _thinned(prepared: Prepared, plan: Plan) -> Plan:
     """Return the plan with those salted keys sampled whose rows are so alike that a part stays too big."""
     if not plan.has_salted:
         return plan
-    salted = plan.keys.filter(pc.equal(plan.keys["decision"], "salted")).select(["key_id", "key", "n_parts"])
-    with failing("measuring the parts of the salted keys"):
-        largest = spark_sizes.measure_largest_parts(prepared.rows(), salted, prepared.key_types, prepared.spec.seed)
-    return thin_parts(plan, largest, prepared.spec)
+    spec = prepared.spec
+    salted = plan.keys.filter(pc.equal(plan.keys["decision"], "salted"))
+    for name, level in plan.levels().items():
+        of_level = salted.filter(pc.equal(salted["level"], name)).select(["key_id", "key", "n_parts"])
+        if not of_level.num_rows:
+            continue
+        with failing("measuring the parts of the salted keys"):
+            rows = prepared.rows(level=level)
+            largest = spark_sizes.measure_largest_parts(rows, of_level, prepared.key_types, spec.seed)
+        plan = thin_parts(plan, largest, spec if name == prepared.levels.own else ParentSpec.of(spec))
+    return plan
 
 
 def _measure_cutoff(prepared: Prepared) -> int | None:
@@ -238,13 +284,13 @@ def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:
 
 
 def _with_vanished(prepared: Prepared, sizes: pa.Table, live: Live) -> pa.Table:
-    """Add keys in scope that had a model and have no rows now."""
+    """Add keys and parents in scope that had a model and have no rows now."""
     known = live.keys[live.keys["model_run_id"].notna()]
     gone = known[~known.index.isin(sizes["key_id"].to_pandas())].reset_index()
-    gone = gone[prepared.scope.holds(gone["key_id"].tolist())]
-    if prepared.scope.where and len(gone):
-        inside = spark_source.keys_in_scope(prepared.spark, prepared.scope.where, prepared.key_types, gone)
-        gone = gone[gone["key_id"].isin(inside)]
+    if len(gone) and prepared.scope.text is not None:
+        gone = gone[
+            gone["key_id"].isin(spark_source.ids_in_scope(prepared.spark, prepared.scope, prepared.key_types, gone))
+        ]
     if gone.empty:
         return sizes
     columns = {name: pa.array(gone[name]) for name in ("key_id", "level")}

@@ -15,7 +15,8 @@ from group_models.errors import DataError
 from group_models.frames import ColumnKind, base_type, column_kind, none_where
 from group_models.keys import show_key
 from group_models.live import Live, age_days
-from group_models.routing import NO_MODEL, SCORE_STATUSES, Inputs
+from group_models.parents import serving_parents
+from group_models.routing import NO_MODEL, SCORE_STATUSES, SCORED, Inputs
 
 PREDICTION, STATUS, PLANNED = "prediction", "status", "planned"
 
@@ -71,7 +72,9 @@ class ScorePlan:
     inputs: Mapping[int, Inputs]
 
 
-def plan_scores(counts: pa.Table, live: Live, *, now: dt.datetime, max_age_days: float | None) -> ScorePlan:
+def plan_scores(
+    counts: pa.Table, live: Live, *, now: dt.datetime, max_age_days: float | None, with_parents: bool = False
+) -> ScorePlan:
     """Return which model each distinct key gets.
 
     Parameters
@@ -82,17 +85,22 @@ def plan_scores(counts: pa.Table, live: Live, *, now: dt.datetime, max_age_days:
         The live set to score with.
     max_age_days
         Age from which a model's rows are `too_old` (they still have a prediction).
+    with_parents
+        Keys without a model get that of their most specific parent that has one.
     """
     ids = pd.Index(counts["key_id"].to_pandas())
     at = live.keys.index.get_indexer(ids)
-    known = live.keys.take(np.where(at < 0, 0, at)) if len(live.keys) else live.keys.reindex(ids)
-    is_known = at >= 0
-    run = none_where(known["model_run_id"], ~is_known)
+    own, is_known = _rows_of(live, at, ids), at >= 0
+    served = _with_parents(counts, at, live) if with_parents else at
+    known = own if served is at else _rows_of(live, served, ids)
+    is_parents = served != at
+    run = none_where(known["model_run_id"], served < 0)
     has_model = ~pd.isna(run)
     age = np.where(has_model, age_days(known["trained_at"], now), np.nan)
     is_stored = has_model & known["number"].notna().to_numpy()
-    models, model_ix, inputs = _models(ids.to_numpy(dtype=object), run, known, is_stored, live)
+    models, model_ix, inputs = _models(run, known, is_stored, live)
     planned = _planned(counts, is_known, has_model, is_stored, age, max_age_days)
+    planned = np.where(is_parents & (planned == SCORED), SCORE_STATUSES.index("parent"), planned)
     keys = counts.append_column("key_ix", pa.array(np.arange(counts.num_rows), pa.int32()))
     added = {
         "model_ix": pa.array(model_ix, pa.int32()),
@@ -101,34 +109,54 @@ def plan_scores(counts: pa.Table, live: Live, *, now: dt.datetime, max_age_days:
         "model_key": pa.array(none_where(known["key_json"], ~has_model), pa.string()),
         "model_run_id": pa.array(run, pa.string()),
         "model_age_days": pa.array(age, pa.float64(), from_pandas=True),
-        "model_status": pa.array(none_where(known["status"], ~is_known), pa.string()),
+        "model_status": pa.array(none_where(own["status"], ~is_known), pa.string()),
     }
     for name, values in added.items():
         keys = keys.append_column(name, values)
     return ScorePlan(keys, models, inputs)
 
 
+def _rows_of(live: Live, at: npt.NDArray[np.intp], ids: pd.Index) -> pd.DataFrame:
+    """Return the rows of the live set at these places; any row where the place is none."""
+    return live.keys.take(np.where(at < 0, 0, at)) if len(live.keys) else live.keys.reindex(ids)
+
+
+def _with_parents(counts: pa.Table, at: npt.NDArray[np.intp], live: Live) -> npt.NDArray[np.intp]:
+    """Return the places in the live set of what serves each key: of those without a model, of their parent."""
+    has_model = live.keys["model_run_id"].notna().to_numpy()
+    lacks = (at < 0) | ~has_model[at] if len(has_model) else at < 0
+    if not live.levels.parents or not lacks.any():
+        return at
+    parents = serving_parents(live, map(dict, counts["key"].filter(pa.array(lacks)).to_pylist()))
+    found = live.keys.index.get_indexer(pd.Index(parents, dtype=object))
+    served = at.copy()
+    served[lacks] = np.where(found < 0, at[lacks], found)
+    return served
+
+
 def _models(
-    key_ids: npt.NDArray[np.object_],
     run: npt.NDArray[np.object_],
     known: pd.DataFrame,
     is_stored: npt.NDArray[np.bool_],
     live: Live,
 ) -> tuple[pa.Table, npt.NDArray[np.int64], dict[int, Inputs]]:
-    """Return the models that are needed, the model of each key, and the inputs of each run."""
-    model_ix = np.full(len(key_ids), NO_MODEL, dtype=np.int64)
-    model_ix[is_stored] = np.arange(int(is_stored.sum()))
-    runs = sorted(set(run[is_stored].tolist()))
+    """Return the models that are needed, the model of each key, and the inputs of each run; a parent's is one model."""
+    ix, serving = pd.factorize(known.index.to_numpy(object)[is_stored])
+    model_ix = np.full(len(run), NO_MODEL, dtype=np.int64)
+    model_ix[is_stored] = ix
+    first = np.flatnonzero(is_stored)[np.unique(ix, return_index=True)[1]]
+    run, known = run[first], known.iloc[first]
+    runs = sorted(set(run.tolist()))
     code = {run_id: i for i, run_id in enumerate(runs)}
     models = pa.table(
         {
-            "run_id": pa.array(run[is_stored], pa.string()),
-            "key_id": pa.array(key_ids[is_stored], pa.string()),
-            "number": pa.array(known["number"].to_numpy()[is_stored].astype(np.int64)),
-            "sha256": pa.array(known["sha256"].to_numpy(dtype=object)[is_stored], pa.string()),
-            "model_bytes": pa.array(known["model_bytes"][is_stored].fillna(0).to_numpy(np.int64)),
-            "model_ix": pa.array(np.arange(int(is_stored.sum())), pa.int32()),
-            "run_ix": pa.array([code[r] for r in run[is_stored]], pa.int32()),
+            "run_id": pa.array(run, pa.string()),
+            "key_id": pa.array(serving, pa.string()),
+            "number": pa.array(known["number"].to_numpy().astype(np.int64)),
+            "sha256": pa.array(known["sha256"].to_numpy(dtype=object), pa.string()),
+            "model_bytes": pa.array(known["model_bytes"].fillna(0).to_numpy(np.int64)),
+            "model_ix": pa.array(np.arange(len(serving)), pa.int32()),
+            "run_ix": pa.array([code[r] for r in run], pa.int32()),
         }
     )
     names = list(live.features(runs))

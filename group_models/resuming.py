@@ -16,6 +16,7 @@ from group_models.adapters.spark_errors import failing
 from group_models.errors import StateError
 from group_models.incremental import library_changes
 from group_models.keys import show_key
+from group_models.leveling import parent_sizes
 from group_models.live import read_runs
 from group_models.manifest import missing_keys
 from group_models.plans import Plan
@@ -192,7 +193,11 @@ def data_changes(prepared: Prepared, run_id: str, plan: Plan) -> list[str]:
         return []
     with failing("measuring the source again"):
         sizes = spark_sizes.measure(prepared.rows(), prepared.roles)
-    return size_changes(plan.keys, missing, sizes)
+    planned = plan.keys.filter(pc.not_equal(plan.keys["level"], prepared.levels.own))["key_id"].combine_chunks()
+    parents, _ = parent_sizes(sizes, prepared.levels, planned.to_pylist())
+    own = sizes.filter(pa.array(prepared.scope.holds(sizes["key_id"].to_pylist()), pa.bool_()))
+    now = pa.concat_tables([own, parents.filter(pc.is_in(parents["key_id"], planned))])
+    return size_changes(plan.keys, missing, now)
 
 
 def size_changes(planned: pa.Table, missing: Collection[str], sizes: pa.Table) -> list[str]:

@@ -15,6 +15,7 @@ from group_models.direct import (
     check_columns_once,
     compare_libraries,
     load_stored,
+    plan_asked,
     resolve_frame,
 )
 from group_models.errors import DataError
@@ -23,8 +24,8 @@ from group_models.frames import check_columns, key_kind
 from group_models.libraries import LoadNotes
 from group_models.live import Live
 from group_models.ports import SparkFrame, Tables
-from group_models.resolving import Request, ScorePlan, check_inputs, check_missing, check_names, plan_scores
-from group_models.tables import STORE, WHOLE, utc_now
+from group_models.resolving import Request, ScorePlan, check_inputs, check_missing, check_names
+from group_models.tables import STORE, WHOLE
 
 OnMissing = Literal["null", "parent", "raise"]
 
@@ -51,7 +52,7 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
     check_keys(types, live, ask.keys)
     with failing("counting the input's keys"):
         counts = spark_score.count_keys(frame, ask.keys)
-    plan = plan_scores(counts, live, now=utc_now(), max_age_days=ask.scoring.max_age_days)
+    plan = plan_asked(counts, live, ask.scoring)
     check_inputs(types, plan, live, keys=ask.keys)
     compare_libraries(Counter(plan.models["run_id"].to_pylist()), live, ask.scoring)
     if ask.scoring.on_missing == "raise":

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from group_models.keys import KeyKind, parse_key_value
 from group_models.live import Live
+from group_models.parents import serving_parents
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST
 
@@ -33,7 +34,8 @@ def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, An
     rows = _without_doubles(_of_runs(tables, model_set, sorted(set(newest))))
     at = _index(rows).get_indexer(pd.MultiIndex.from_arrays([newest, live.keys.index]))
     shown = _plain(rows.take(pa.array(at)) if len(at) else rows.slice(0, 0))
-    serving = zip(live.keys["model_run_id"], [live.pinned.get(key_id) for key_id in live.keys.index], strict=True)
+    held = [live.pinned.get(key_id) for key_id in live.keys.index]
+    serving = zip(live.keys["model_run_id"], held, _parents(live), strict=True)
     as_live = [_as_live(row, *served) for row, served in zip(shown, serving, strict=True)]
     return _with_models(tables, model_set, as_live, OF_MODEL)
 
@@ -86,14 +88,24 @@ def _without_doubles(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(~_index(rows).duplicated()))
 
 
-def _as_live(row: dict[str, Any], model_run_id: Any, pinned_run_id: str | None) -> dict[str, Any]:
-    has_model = not pd.isna(model_run_id)
-    if not has_model:
-        serves = "parent" if row["serves"] == "parent" else "none"
+def _parents(live: Live) -> list[tuple[str | None, str | None]]:
+    """Return of each key the parent that serves it, where it has no model, and the run of that one's model."""
+    lacks, models = live.keys["model_run_id"].isna(), live.models()
+    found = iter(serving_parents(live, live.keys["key"][lacks]))
+    parents = [next(found) if is_lacking else None for is_lacking in lacks]
+    return [(key_id, None if key_id is None else models[key_id]) for key_id in parents]
+
+
+def _as_live(
+    row: dict[str, Any], model_run_id: Any, pinned_run_id: str | None, parent: tuple[str | None, str | None]
+) -> dict[str, Any]:
+    key_id, run_id = parent
+    if pd.isna(model_run_id):
+        serves, model_run_id = "none" if key_id is None else "parent", None
     else:
         serves = "new" if model_run_id == row["run_id"] else "previous"
-    live = {"serves": serves, "model_run_id": model_run_id if has_model else None, "pinned_run_id": pinned_run_id}
-    return {**row, **live}
+    live = {"serves": serves, "model_run_id": model_run_id, "pinned_run_id": pinned_run_id}
+    return {**row, **live, "parent_key_id": key_id, "parent_run_id": run_id}
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from group_models.keys import show_key
 from group_models.packing import Floats, makespan, part_rows, unit_count, wave_of_units
-from group_models.spec import Oversize, Spec
+from group_models.spec import Oversize, ParentSpec, Spec
 from group_models.texts import counts_text, duration_text
 
 Replan: TypeAlias = Callable[[pa.Array, Spec], pa.Table]
@@ -97,7 +97,7 @@ class Skew:
         )
 
 
-def describe_skew(keys: pa.Table, spec: Spec, *, slots: int, replan: Replan) -> Skew:
+def describe_skew(keys: pa.Table, spec: Spec, *, slots: int, replan: Replan, own_level: str | None = None) -> Skew:
     """Return how uneven a plan is.
 
     Parameters
@@ -106,12 +106,15 @@ def describe_skew(keys: pa.Table, spec: Spec, *, slots: int, replan: Replan) -> 
         Rows of the plan.
     replan
         Called with the oversize keys alone, once per policy: few, however many keys there are.
+    own_level
+        Level of the keys; rows of other levels are parents, which count for time alone. None where all are keys.
     """
+    is_own = _is_own(keys, own_level)
     waves = wave_forecasts(keys, slots)
     seconds = sum(wave.seconds for wave in waves)
     jobs = job_seconds(keys)
-    is_oversize = oversize(keys, spec)
-    usable = _numbers(keys, "usable_rows")
+    is_oversize = oversize(keys, spec) & is_own
+    usable = _numbers(keys, "usable_rows") * is_own
     by_slots = {slots: seconds} | {
         n: forecast(jobs, slots=n, wave_s=spec.compute.wave_s) for n in _slot_numbers(slots) if n != slots
     }
@@ -124,8 +127,14 @@ def describe_skew(keys: pa.Table, spec: Spec, *, slots: int, replan: Replan) -> 
         oversize_keys=int(is_oversize.sum()),
         oversize_share=float(usable[is_oversize].sum() / max(usable.sum(), 1)),
         policies=_policies(keys, spec, is_oversize, slots, replan) if is_oversize.any() else {},
-        warnings=tuple(_warnings(keys, spec, seconds, float(jobs.sum()) / slots)),
+        warnings=tuple(_warnings(keys, spec, is_own, seconds, float(jobs.sum()) / slots)),
     )
+
+
+def _is_own(keys: pa.Table, own_level: str | None) -> npt.NDArray[np.bool_]:
+    if own_level is None:
+        return np.ones(keys.num_rows, dtype=np.bool_)
+    return np.asarray(pc.equal(keys["level"], own_level).to_numpy(), dtype=np.bool_)
 
 
 def _slot_numbers(slots: int) -> list[int]:
@@ -135,7 +144,7 @@ def _slot_numbers(slots: int) -> list[int]:
 def over_limits(keys: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
     """Return which keys are over the spec's limits on one key, by rows or bytes; of sizes or rows of a plan."""
     usable, nbytes = _numbers(keys, "usable_rows"), _numbers(keys, "bytes")
-    return np.asarray((usable > spec.limits.max_key_rows) | (nbytes > spec.max_key_bytes))
+    return np.asarray((usable > spec.max_rows[0]) | (nbytes > spec.max_key_bytes))
 
 
 def oversize(keys: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:
@@ -242,12 +251,13 @@ def _named(keys: pa.Table) -> str:
     return "; ".join(f"{show_key(dict(row['key']))} ({row['usable_rows']:,} rows)" for row in rows) + more
 
 
-def _warnings(keys: pa.Table, spec: Spec, seconds: float, ideal: float) -> list[str]:
+def _warnings(keys: pa.Table, spec: Spec, is_own: npt.NDArray[np.bool_], seconds: float, ideal: float) -> list[str]:
     """Return what somebody should change, in sentences."""
-    return [text for text in (_one_key(keys, spec, seconds, ideal), _left_out(keys)) if text]
+    said = _one_key(keys, spec, is_own, seconds, ideal), _left_out(keys.filter(pa.array(is_own)))
+    return [text for text in said if text]
 
 
-def _one_key(keys: pa.Table, spec: Spec, seconds: float, ideal: float) -> str | None:
+def _one_key(keys: pa.Table, spec: Spec, is_own: npt.NDArray[np.bool_], seconds: float, ideal: float) -> str | None:
     """Return the sentence about a key that all others wait for, or None."""
     of_key = np.nan_to_num(_numbers(keys, "predicted_seconds")) / np.maximum(_parts(keys), 1)
     # A distributed key has all slots: nothing waits for it that could run.
@@ -256,13 +266,16 @@ def _one_key(keys: pa.Table, spec: Spec, seconds: float, ideal: float) -> str | 
     if at < 0 or of_key[at] < _DECIDES * ideal or seconds - ideal < _WORTH_S:
         return None
     usable = _numbers(keys, "usable_rows")
+    share = usable[at] / max(usable[is_own].sum(), 1)
     row = keys.slice(at, 1).to_pylist()[0]
     fair = max(spec.limits.min_rows, int(usable[at] * ideal / of_key[at]))
-    way_out = f"lower limits.max_key_rows (now {spec.limits.max_key_rows:,}; about {_rounded(fair):,} would do)"
+    most, limit = (spec if is_own[at] else ParentSpec.of(spec)).max_rows
+    limit = limit if is_own[at] else "max_parent_rows"
+    way_out = f"lower limits.{limit} (now {most:,}; about {_rounded(fair):,} would do)"
     if spec.oversize != "salt":
         way_out = f"say `oversize: salt` and {way_out}"
     return (
-        f"one key decides how long the run takes: {show_key(dict(row['key']))} with {usable[at] / usable.sum():.1%} of "
+        f"one key decides how long the run takes: {show_key(dict(row['key']))} with {share:.1%} of "
         f"all rows needs {duration_text(of_key[at])} of {duration_text(seconds)}, ideally it would be "
         f"{duration_text(ideal)}; salt it: {way_out}"
     )

@@ -12,6 +12,7 @@ import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from group_models.errors import SpecError
+from group_models.levels import level_mistake
 from group_models.versions import minor
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*$", re.IGNORECASE)
@@ -56,6 +57,7 @@ def parse_bytes(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]
+Level = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class _Model(pydantic.BaseModel):
@@ -128,6 +130,7 @@ class Limits(_Model):
 
     min_rows: int = Field(default=30, ge=1)
     max_key_rows: int = Field(default=2_000_000, ge=1)
+    max_parent_rows: int | None = Field(default=None, ge=1)
     max_key_bytes: Bytes = 64 * 2**20
     max_unit_bytes: Bytes = 64 * 2**20
     max_model_bytes: Bytes = 100 * 2**20
@@ -142,10 +145,9 @@ class Limits(_Model):
 
     @pydantic.model_validator(mode="after")
     def _rows_in_order(self) -> Self:
-        if self.max_key_rows < self.min_rows:
-            raise ValueError(
-                f"max_key_rows {self.max_key_rows} is below min_rows {self.min_rows}; no key could be fitted"
-            )
+        for name in ("max_key_rows", "max_parent_rows"):
+            if (rows := getattr(self, name)) is not None and rows < self.min_rows:
+                raise ValueError(f"{name} {rows} is below min_rows {self.min_rows}; no key could be fitted")
         return self
 
 
@@ -166,10 +168,10 @@ class RetrainWhen(_Model):
 
 
 class Scoring(_Model):
-    """How rows without a model are treated, from which age a model is too old, and what other libraries mean."""
+    """How rows of keys without a model are treated, when a model is too old, and what other libraries mean."""
 
     on_missing: Annotated[Literal["null", "parent", "raise"], BeforeValidator(lambda v: "null" if v is None else v)] = (
-        "null"
+        "parent"
     )
     max_age_days: float | None = Field(default=None, gt=0)
     on_library_change: Literal["warn", "refuse"] = "warn"
@@ -208,6 +210,7 @@ class Spec(_Model):
     model_set: str
     source: Source
     keys: Names
+    levels: Annotated[tuple[Level, ...], Field(strict=False)] = ()
     target: str = Field(min_length=1)
     features: Names
     estimator: Estimator
@@ -235,6 +238,16 @@ class Spec(_Model):
             raise ValueError(mistake)
         return name
 
+    @pydantic.field_validator("levels")
+    @classmethod
+    def _from_specific_to_general(
+        cls, levels: tuple[tuple[str, ...], ...], info: pydantic.ValidationInfo
+    ) -> tuple[tuple[str, ...], ...]:
+        keys = info.data.get("keys", ())
+        if keys and (mistake := level_mistake(levels, keys)):
+            raise ValueError(mistake)
+        return tuple(tuple(name for name in keys if name in level) for level in levels)
+
     @property
     def holdout_by(self) -> Literal["time", "hash", "none"]:
         """How the holdout is chosen: `time` needs a time column and is `hash` without one."""
@@ -246,6 +259,11 @@ class Spec(_Model):
     def schema_name(self) -> str:
         """The `catalog.schema` that holds the tables."""
         return self.model_set.rpartition(".")[0]
+
+    @property
+    def max_rows(self) -> tuple[int, str]:
+        """Usable rows over which a key is oversize, and the name of that limit."""
+        return self.limits.max_key_rows, "max_key_rows"
 
     @property
     def max_key_bytes(self) -> int:
@@ -261,6 +279,9 @@ class Spec(_Model):
         plain["source"] = {"frame": True} if self.source.frame is not None else plain["source"]
         if self.estimator.object is not None:
             plain["estimator"]["object"] = self.estimator.describe()
+        if not self.levels:
+            # A run that started before there were levels goes on.
+            del plain["levels"]
         return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:
@@ -268,9 +289,26 @@ class Spec(_Model):
         plain = self._plain()
         decides = {name: plain[name] for name in _DECIDE_A_FIT}
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
+        if self.limits.max_parent_rows is not None:
+            decides["largest parent"] = self.limits.max_parent_rows
         libraries = {name: minor(version) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class ParentSpec(Spec):
+    """A spec as it is for the parents of its keys: in all alike but for the rows from which one is oversize."""
+
+    @classmethod
+    def of(cls, spec: Spec) -> ParentSpec:
+        """Return the spec for the parents of its keys."""
+        return cls.model_construct(**{name: getattr(spec, name) for name in Spec.model_fields})
+
+    @property
+    def max_rows(self) -> tuple[int, str]:
+        """Usable rows over which a parent is oversize, and the name of that limit."""
+        rows = self.limits.max_parent_rows
+        return super().max_rows if rows is None else (rows, "max_parent_rows")
 
 
 def name_mistake(name: str) -> str | None:

@@ -91,14 +91,14 @@ def _check_source(prepared: Prepared, run_id: str, plan: Plan, say: Say, *, acce
 
 def half_loaded(prepared: Prepared, plan: Plan) -> list[str]:
     """Return how the source falls short, by the spec's limits, of what the last run of the same scope saw."""
-    last = read_last_run(prepared.tables, prepared.spec.model_set, prepared.scope.text)
-    keys = keys_with_rows(plan.keys)
+    last = read_last_run(prepared.tables, prepared.spec.model_set, prepared.scope.text, prepared.levels.own)
+    keys = keys_with_rows(plan.own().keys)
     return source_mistakes(plan.source_stats, keys, last, prepared.spec.limits, utc_now())
 
 
 def stats_of(prepared: Prepared, plan: Plan) -> dict[str, float]:
     """Return what tells a half-loaded source; all but missing features where a plan has no row `planned`."""
-    return dict(plan.source_stats) or source_stats(plan.keys, {}, prepared.spec.target, ())
+    return dict(plan.source_stats) or source_stats(plan.own().keys, {}, prepared.spec.target, ())
 
 
 def started_row(events: Events) -> Mapping[str, Any]:
@@ -137,6 +137,7 @@ def _read_plan(prepared: Prepared, run_id: str) -> Plan | None:
     if not prepared.tables.numbers(PLAN, model_set=owner, owner=run_id):
         return None
     rows = prepared.tables.read(PLAN, where={"model_set": [owner], "run_id": [run_id]}).sort_by("key_id")
-    plan = Plan.of_rows(rows, slots=prepared.spec.compute.slots or spark_sizes.count_slots(prepared.frame))
+    slots = prepared.spec.compute.slots or spark_sizes.count_slots(prepared.frame)
+    plan = Plan.of_rows(rows, slots=slots, own_level=prepared.levels.own)
     planned = read_events(prepared.tables, owner, run_id).planned or {}
     return dataclasses.replace(plan, source_stats=dict(planned.get("source_stats") or {}))

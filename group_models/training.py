@@ -12,7 +12,8 @@ from typing import Any
 
 from group_models.adapters import spark_probe, spark_ship, spark_sizes
 from group_models.live import check_not_cleaned, read_without_pins
-from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_statuses, release_refusal
+from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_levels, levels_refusal
+from group_models.parents import Parents, read_parents
 from group_models.plans import Plan, summarise
 from group_models.ports import Commit, Tables
 from group_models.preparing import Prepared, check_scope
@@ -34,7 +35,7 @@ class Run:
     Attributes
     ----------
     counts
-        Keys by status.
+        Keys by status, without parents.
     seconds
         Wall seconds by phase.
     refusal
@@ -64,6 +65,7 @@ class Run:
         return {
             **again,
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
+            **self.parents().facts(),
             **self._failure_facts(),
             "released": released,
             "seconds": seconds,
@@ -78,12 +80,20 @@ class Run:
         """Return the run as plain values, for JSON."""
         names = ("model_set", "run_id", "counts", "seconds", "refusal", "release_id", "is_repeated")
         timing = self.timing()
-        more = {"timing": timing.as_dict() if timing else None, "tables": self.tables.describe()}
+        more = {
+            "parents": dataclasses.asdict(self.parents()),
+            "timing": timing.as_dict() if timing else None,
+            "tables": self.tables.describe(),
+        }
         return {**{name: getattr(self, name) for name in names}, **more}
 
     def timing(self) -> Timing | None:
         """Return how the time of the fits was spent, against the plan; None where nothing was fitted."""
         return read_timing(self.tables, self.model_set, self.run_id, slots=self.slots)
+
+    def parents(self) -> Parents:
+        """Return what came of the parents, and how many keys each level serves."""
+        return read_parents(self.tables, self.model_set, self.run_id)
 
     def _failure_facts(self) -> dict[str, str]:
         failed = self.failures()
@@ -184,13 +194,14 @@ def train_run(
     with clock.phase("train"):
         train_waves(prepared, plan, run_id, say)
     with clock.phase("manifest"):
-        counts = _write_manifest(prepared, plan, run_id)
-    refusal = release_refusal(counts, prepared.spec.limits)
+        by_level = _write_manifest(prepared, plan, run_id)
+    counts = by_level.get(prepared.levels.own, {})
+    refusal = levels_refusal(by_level, prepared.spec.limits)
     run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal, slots=plan.slots)
     with clock.phase("release"):
         run = release(run)
     summary = summarise(plan)
-    if not summary.rows:
+    if not summary.rows and not plan.waves:
         say("the source has no rows in this run's scope: nothing is trained, and what served goes on serving")
     append_event(
         prepared, run_id, FINISHED, counts=counts, seconds=clock.seconds, refusal=run.refusal, rows=summary.rows,
@@ -219,8 +230,8 @@ def _shared_paths(prepared: Prepared) -> list[str]:
     return [path for path in [*source, *prepared.tables.local_paths()] if Path(path).exists()]
 
 
-def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> dict[str, int]:
-    """Compose the manifest, write it once, and return the keys by status as they are in the table."""
+def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> dict[str, dict[str, int]]:
+    """Compose the manifest, write it once, and return the keys by level and status as they are in the table."""
     tables, model_set = prepared.tables, prepared.spec.model_set
     events = read_events(tables, model_set, run_id)
     started = started_row(events)
@@ -231,6 +242,7 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> dict[str, in
     identity = RunIdentity(
         model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before()
     )
-    manifest = compose(plan.keys, store, live.models(), identity, ages=live.ages(utc_now()))
+    ages, levels = live.ages(utc_now()), prepared.levels
+    manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)
     tables.append(MANIFEST, manifest, Commit(model_set, run_id, 0))
-    return count_statuses(tables.read(MANIFEST, columns=["status"], where=where))
+    return count_levels(tables.read(MANIFEST, columns=["level", "status"], where=where))

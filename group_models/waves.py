@@ -14,6 +14,7 @@ from group_models.mlmodel import MlmodelTemplate
 from group_models.one_wave import OneWave
 from group_models.outcomes import FitSettings
 from group_models.plans import Plan
+from group_models.ports import SparkFrame
 from group_models.preparing import Prepared
 from group_models.registry import make_family
 from group_models.tables import micros
@@ -30,11 +31,20 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
         A wave failed as a whole, or left keys without a row; the same run id goes on.
     """
     settings = fit_settings(prepared, run_id, plan.holdout_from)
-    rows = prepared.rows()
-    parts = plan.parts()
     say(f"run {run_id}: {plan!r}")
-    distributed = distributed_keys(plan)
-    for wave in range(plan.waves):
+    for level, columns in plan.levels().items():
+        is_own = len(columns) == len(prepared.roles.keys)
+        rows = prepared.rows(level=None if is_own else columns)
+        _train_level(prepared, plan, plan.at(level), rows, settings, say)
+
+
+def _train_level(
+    prepared: Prepared, plan: Plan, of_level: Plan, rows: SparkFrame, settings: FitSettings, say: Say
+) -> None:
+    """Commit every wave of one level, and what its salted keys become."""
+    parts = of_level.parts()
+    distributed = distributed_keys(of_level)
+    for wave in sorted(pc.unique(parts["wave"]).to_pylist()):
         start = time.perf_counter()
         of_wave = parts.filter(pc.equal(parts["wave"], wave))
         if wave in distributed:
@@ -45,8 +55,8 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
         took = time.perf_counter() - start
         done = f"{number_text(keys, 'key')} in {number_text(units, 'unit')}"
         say(f"wave {wave + 1} of {plan.waves} done: {done}, {took:.1f} s")
-    if plan.has_salted:
-        combine_parts(prepared, plan, rows, settings, say)
+    if of_level.has_salted:
+        combine_parts(prepared, of_level, rows, settings, say)
 
 
 def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:

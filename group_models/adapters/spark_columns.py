@@ -81,6 +81,19 @@ def fit_columns(frame: DataFrame, roles: Roles) -> DataFrame:
     return selected.withColumn(HASH, row_hash([TARGET, TIME, *feature_names(len(features))]))
 
 
+def at_level(rows: DataFrame, key_types: Mapping[str, str], level: Sequence[str]) -> DataFrame:
+    """Return what `fit_columns` gives as the rows of the parents of a level: null in the key columns left open.
+
+    So rows find their parent as they find their key, by all key columns, which of a parent are null where it has none.
+    """
+    left_open = {
+        short: F.lit(None).cast(spark_type)
+        for short, (name, spark_type) in zip(key_names(len(key_types)), key_types.items(), strict=True)
+        if name not in level
+    }
+    return rows.withColumns(left_open) if left_open else rows
+
+
 def row_hash(names: Sequence[str]) -> Column:
     """Return the hash of these columns, each with its null flag.
 

@@ -129,17 +129,38 @@ class _Units:
 
 
 def _assign_units(spark: SparkSession, plan: ScorePlan, slots: int) -> _Units:
-    """Spread keys over units by their rows; a hot key gets several, and its model travels to each."""
-    rows = plan.keys["rows"].to_numpy().astype(np.float64)
+    """Spread models over units by their rows; a hot one gets several, and travels to each."""
+    one_of, groups = _served_alike(plan)
+    rows = np.bincount(groups, plan.keys["rows"].to_numpy(), len(one_of))
     seconds = rows * _ROW_SECONDS + _LOAD_SECONDS
     aimed = int(max(1, min(len(rows) * slots, slots * _UNITS_PER_SLOT)))
     fair = max(float(seconds.sum()) / aimed, _MIN_SALT_ROWS * _ROW_SECONDS)
     salts = np.minimum(np.ceil(seconds / fair), aimed).astype(np.int64)
     owner = np.repeat(np.arange(len(rows)), salts)
-    unit = pack((seconds / salts)[owner], _model_bytes(plan)[owner, None], (float(MAX_UNIT_MODEL_BYTES),), aimed)
+    model_bytes = _model_bytes(plan)[one_of]
+    unit = pack((seconds / salts)[owner], model_bytes[owner, None], (float(MAX_UNIT_MODEL_BYTES),), aimed)
     count = int(unit.max()) + 1 if len(unit) else 1
     placed = placed_units(spark, count)
-    return _Units(count, np.concatenate([[0], np.cumsum(salts)]), placed[unit])
+    return _of_keys(_Units(count, np.concatenate([[0], np.cumsum(salts)]), placed[unit]), groups)
+
+
+def _served_alike(plan: ScorePlan) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return one key of each group that shares a model, and the group of each key; keys without one are alone.
+
+    Keys that a parent serves are one hot key: its model travels to as many units as its rows need.
+    """
+    ix = plan.keys[MODEL_IX].to_numpy()
+    alone = np.where(ix == NO_MODEL, np.arange(len(ix)) + plan.models.num_rows, ix)
+    _, one_of, groups = np.unique(alone, return_index=True, return_inverse=True)
+    return one_of, groups
+
+
+def _of_keys(units: _Units, groups: npt.NDArray[np.intp]) -> _Units:
+    """Return the units of each key, from those of each group of keys."""
+    counts = np.diff(units.offsets)[groups]
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    places = np.arange(offsets[-1]) + np.repeat(units.offsets[:-1][groups] - offsets[:-1], counts)
+    return _Units(units.count, offsets, units.values[places])
 
 
 def _model_bytes(plan: ScorePlan) -> npt.NDArray[np.float64]:

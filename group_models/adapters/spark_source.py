@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_models.adapters.spark_columns import named, upload
@@ -20,12 +20,18 @@ from group_models.adapters.spark_errors import first_line
 from group_models.errors import DataError, SpecError
 from group_models.loading import is_missing
 from group_models.objects import resolve
-from group_models.scopes import Scope
+from group_models.scopes import KeyTexts, Scope
 from group_models.spec import Source, is_uri
 
 _QUOTED = re.compile(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 _UNSTABLE = re.compile(r"\b(select|rand|randn|random|uuid|now|current_\w+|shuffle|monotonically_\w+)\b", re.IGNORECASE)
 """What makes a predicate true for other keys the next time it is asked, or reads other tables."""
+
+_NAMES = re.compile(r"'(?:[^'\\]|\\.)*'|\"((?:[^\"\\]|\\.)*)\"|`((?:[^`]|``)*)`")
+"""Texts and quoted names of a predicate; the groups are what may be a name (in double quotes: a setting of Spark)."""
+
+_STRICT = {"and", "or", "not", "in", "between", "like", "true", "false"}
+"""Words of predicates that are null where what decides them is."""
 
 _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 
@@ -135,13 +141,68 @@ def in_scope(frame: DataFrame, scope: Scope, keys: Sequence[str]) -> DataFrame:
         return frame.where(scope.where)
     if scope.keys is None:
         return frame
-    names = {name: f"group_models scope {place}" for place, name in enumerate(keys)}
-    columns = {
-        short: pa.array([key[name] for key in scope.keys.values()], pa.string()) for name, short in names.items()
-    }
-    listed = F.broadcast(upload(frame.sparkSession, pa.table(columns)))
+    levels = sorted({tuple(name for name in keys if name in key) for key in scope.keys.values()}, key=len)
+    if levels and not levels[0]:
+        return frame
+    if len(levels) < 2:
+        level = levels[0] if levels else tuple(keys)
+        return frame.join(*_listed(frame, scope.keys.values(), level, 0), "left_semi")
+    marked = frame
+    for place, level in enumerate(levels):
+        of_level = [key for key in scope.keys.values() if set(key) == set(level)]
+        marked = marked.join(*_listed(frame, of_level, level, place), "left")
+    is_listed = [named(_mark(place)).isNotNull() for place in range(len(levels))]
+    return marked.where(functools.reduce(operator.or_, is_listed)).select(*map(named, frame.columns))
+
+
+def _listed(frame: DataFrame, keys: Iterable[KeyTexts], level: Sequence[str], place: int) -> tuple[DataFrame, Column]:
+    """Return keys or parents of one level as a frame to join, and what makes a row one of theirs."""
+    names = {name: f"group_models scope {place} {i}" for i, name in enumerate(level)}
+    rows = list(keys)
+    columns = {short: pa.array([key[name] for key in rows], pa.string()) for name, short in names.items()}
+    listed = upload(frame.sparkSession, pa.table(columns | {_mark(place): pa.array([True] * len(rows), pa.bool_())}))
     same = [named(name).cast("string").eqNullSafe(named(short)) for name, short in names.items()]
-    return frame.join(listed, functools.reduce(operator.and_, same), "left_semi")
+    return F.broadcast(listed), functools.reduce(operator.and_, same)
+
+
+def _mark(place: int) -> str:
+    return f"group_models scope {place}"
+
+
+def ids_in_scope(spark: SparkSession, scope: Scope, key_types: Mapping[str, str], keys: pd.DataFrame) -> set[str]:
+    """Return the ids of the keys and parents (columns `key_id`, `key` as dict) that a scope holds.
+
+    Of a predicate, a parent is in scope where it is true whatever the columns are that the parent leaves open: it
+    reads none of them, or it would be null where they are null and is true all the same.
+    """
+    if scope.where is None:
+        return set(keys["key_id"][scope.holds(keys["key_id"].tolist())])
+    levels = [tuple(key) for key in keys["key"]]
+    decided = {level for level in set(levels) if decides(scope.where, level, list(key_types))}
+    return set(keys_in_scope(spark, scope.where, key_types, keys[[level in decided for level in levels]]))
+
+
+def decides(where: str, level: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether a predicate that is true where the columns besides a level are null is true whatever they are.
+
+    Parameters
+    ----------
+    names
+        All columns that the predicate may read.
+
+    Examples
+    --------
+    >>> decides("carrier = 'UA' or stop > 3", ["carrier"], ["carrier", "stop"])
+    True
+    >>> [decides(f"stop {said}", [], ["stop"]) for said in ("is null", "<=> 3")]
+    [False, False]
+    """
+    found = (match[1] or match[2] for match in _NAMES.finditer(where))
+    quoted = {name.replace("``", "`").lower() for name in found if name}
+    words = {*quoted, *re.findall(r"[^\W\d]\w*", _NAMES.sub(" ", where).lower())}
+    columns = {name.lower() for name in names}
+    reads_no_other = words.isdisjoint(columns - {name.lower() for name in level})
+    return reads_no_other or ("<=>" not in where and words <= columns | _STRICT)
 
 
 def is_empty(rows: DataFrame) -> bool:

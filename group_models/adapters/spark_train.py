@@ -168,12 +168,12 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
 def rows_of_key(
     rows: DataFrame, key: Mapping[str, str | None], key_types: Mapping[str, str], settings: FitSettings
 ) -> DataFrame:
-    """Return the usable rows of one key, given as its `key` map: `time_us, row_hash, is_holdout, y, f0..`.
+    """Return the usable rows of one key or parent, given as its `key` map: `time_us, row_hash, is_holdout, y, f0..`.
 
     The key is compared with literals, so that a source that is partitioned or sorted by it is read in part.
     """
     is_of_key = [
-        F.col(short).eqNullSafe(F.lit(key[name]).cast(spark_type))
+        F.col(short).eqNullSafe(F.lit(key.get(name)).cast(spark_type))
         for short, (name, spark_type) in zip(sc.key_names(len(key_types)), key_types.items(), strict=True)
     ]
     of_key = rows.where(functools.reduce(operator.and_, is_of_key, sc.is_usable()))
