@@ -31,7 +31,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from xgboost import XGBRegressor
 
-from group_models.keys import key_id, key_seed
+from group_models.keys import key_seed, texts_id
 
 if TYPE_CHECKING:
     from group_models.ports import SparkFrame, SparkSession
@@ -301,9 +301,14 @@ class Expected:
 
 
 def loop(
-    frame: pd.DataFrame, sample: Sample, *, is_holdout: pd.Series | None, refit: bool = True
+    frame: pd.DataFrame,
+    sample: Sample,
+    *,
+    is_holdout: pd.Series | None,
+    refit: bool = True,
+    columns: Sequence[str] = KEYS,
 ) -> dict[tuple[Any, ...], Expected]:
-    """Return the models of a plain pandas loop by key.
+    """Return the models of a plain pandas loop by key, or by the columns of a level.
 
     Parameters
     ----------
@@ -315,22 +320,26 @@ def loop(
     usable = frame[np.isfinite(frame["y"])].sort_values("at", na_position="first")
     with threadpoolctl.threadpool_limits(1):
         return {
-            key: _fit(key, of_key, sample, is_holdout, refit=refit)
-            for key, of_key in by_key(usable)
+            key: _fit(dict(zip(columns, key, strict=True)), of_key, sample, is_holdout, refit=refit)
+            for key, of_key in by_key(usable, columns)
             if len(of_key) >= MIN_ROWS
         }
 
 
-def by_key(frame: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """Yield each key and its rows."""
-    for key, of_key in frame.groupby(list(KEYS), dropna=False, sort=False):
+def by_key(frame: pd.DataFrame, columns: Sequence[str] = KEYS) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Yield each key, or each value of these columns, and its rows."""
+    if not columns:
+        yield (), frame
+        return
+    for key, of_key in frame.groupby(list(columns), dropna=False, sort=False):
         yield tuple(None if pd.isna(value) else value for value in key), of_key
 
 
 def _fit(
-    key: tuple[Any, ...], rows: pd.DataFrame, sample: Sample, is_holdout: pd.Series | None, *, refit: bool
+    key: Mapping[str, Any], rows: pd.DataFrame, sample: Sample, is_holdout: pd.Series | None, *, refit: bool
 ) -> Expected:
-    seed = key_seed(SEED, key_id(key))
+    texts = {name: None if value is None else str(value) for name, value in key.items()}
+    seed = key_seed(SEED, texts_id(texts, {"carrier": "string", "stop": "integer"}))
     x, y = inputs(rows, sample.features), rows["y"].to_numpy()
     held = np.zeros(len(rows), bool) if is_holdout is None else is_holdout.loc[rows["row_id"]].to_numpy()
     is_measured = bool(held.any()) and not held.all()

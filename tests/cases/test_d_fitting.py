@@ -62,6 +62,41 @@ def test_d2_a_model_that_always_fails_is_hidden_by_no_limit_and_by_no_older_mode
     assert "Each night ends so until" in said
 
 
+def picky(most):
+    """An estimator that refuses more rows than that, or fewer where it is negative; a local class, taken by value."""
+
+    class Picky(LinearRegression):
+        def fit(self, X, y):
+            if len(X) > most > 0 or len(X) < -most:
+                raise RuntimeError("never")
+            return super().fit(X, y)
+
+    return Picky
+
+
+@pytest.mark.parametrize(
+    ("most", "refusal", "served_by"),
+    [
+        (-11, "level carrier,stop: none of 6 keys could be trained (6 failed)", "6 a parent's"),
+        (15, "level carrier: none of 3 keys could be trained (3 failed)", "6 their own model"),
+        (25, "level global: none of 1 keys could be trained (1 failed)", "6 their own model"),
+    ],
+)
+def test_d2_a_level_of_which_every_model_fails_is_hidden_by_no_other(spark, tmp_path, most, refusal, served_by):
+    rows = [(carrier, stop, float(i), float(i)) for carrier in "ABC" for stop in (1, 2) for i in range(10)]
+    frame = spark.createDataFrame(rows, "carrier string, stop int, x double, y double")
+    world = trained(
+        frame, tmp_path, keys=["carrier", "stop"], levels=[["carrier"], []],
+        estimator={"object": picky(most), "version": "1"},
+        limits={"min_rows": 1, "max_failed_share": 1.0, "max_failed_keys": 99},
+    )  # fmt: skip
+    assert world.run.refusal.startswith(f"{refusal};")
+    assert world.run.release_id is None
+    assert world.run.facts()["keys served by"] == served_by
+    shown = api.show(world.spec, run_id=world.run.run_id)
+    assert {row["serves"] for row in shown if row["level"] == "carrier,stop"} == {"parent" if most < 0 else "new"}
+
+
 @pytest.fixture(scope="module")
 def unfinite(spark, tmp_path_factory):
     """Keys with values that are not finite, and one of a single row; xgboost, a fifth of the rows held out."""

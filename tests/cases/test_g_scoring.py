@@ -23,7 +23,7 @@ from group_models.ports import Commit
 from group_models.resolving import OUTPUTS
 from group_models.routing import predict_rows, predict_stream
 from group_models.tables import MANIFEST, STORE
-from tests.cases.worlds import ENGINES, by_key, scored, spec_of, tables_of, values, widened
+from tests.cases.worlds import ENGINES, by_key, scored, spec_of, tables_of, trained, values, widened
 from tests.worlds import through_pandas
 
 ABC = "carrier string, row_id bigint, a double, b int, c bigint"
@@ -84,6 +84,86 @@ def test_g1_raise_counts_keys_and_rows_and_names_some_before_anything_is_scored(
         api.score(asked, fates.spec, on_missing="raise")
     for said in ("carrier=new (unseen_key)", "carrier=fit (no_model)", "carrier=null (null_key)"):
         assert said in str(error.value)
+
+
+LEVELLED = "carrier string, depot string, lane string, row_id int, x double, y double"
+REGIONS = {
+    ("A", "E", "1"): 10, ("A", "E", "2"): 2, ("A", "F", "1"): 2, ("A", "F", "2"): 2,
+    ("B", "E", "1"): 2, ("B", "F", "1"): 3, ("C", "E", "1"): 2, ("C", "E", "2"): 1,
+    ("?", "E", "1"): 10, ("?", "F", "2"): 10,
+}  # fmt: skip
+"""Rows per key; ten are enough, and fail at `?`. A has parents for itself and its depot E; B and C have none."""
+
+LANES = [
+    ("A", "E", "1", 1), ("A", "E", "2", 2), ("A", "E", "new", 3), ("A", "F", "1", 4), ("A", "new", "1", 5),
+    ("B", "E", "1", 6), ("new", "E", "1", 7), ("A", "E", None, 8), (None, None, None, 9), ("?", "E", "1", 10),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def regions(spark, tmp_path_factory):
+    """Parents of three levels; a mean of y, which is the number of the carrier, and failing at `?`."""
+    rows = [
+        (*key, number, float(key[0] == "?"), float("ABC?".index(key[0])))
+        for number, key in enumerate([key for key, count in REGIONS.items() for _ in range(count)])
+    ]
+    changes = {
+        "keys": ["carrier", "depot", "lane"], "levels": [["carrier", "depot"], ["carrier"], []],
+        "estimator": {"object": failing_alone(), "version": "1"},
+        "limits": {"min_rows": 10, "max_failed_share": 1.0},
+    }  # fmt: skip
+    return trained(spark.createDataFrame(rows, LEVELLED), tmp_path_factory.mktemp("regions"), **changes)
+
+
+def failing_alone():
+    """An estimator that refuses rows that are all of `?`; a local class, so that workers get it by value."""
+
+    class FailingAlone(BaseEstimator, RegressorMixin):
+        def fit(self, X, y):
+            if X["x"].min() == 1:
+                raise ValueError("only ?")
+            self.mean_ = float(np.mean(y))
+            return self
+
+        def predict(self, X):
+            return np.full(len(X), self.mean_)
+
+    return FailingAlone
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_g1_at_every_level_the_most_specific_parent_with_a_model_serves(spark, regions, engine):
+    frame = spark.createDataFrame(
+        [(*row, 0.0) for row in LANES], "carrier string, depot string, lane string, row_id int, x double"
+    )
+    out = scored(engine, frame, regions.spec)
+    assert values(out, "model_level") == {
+        1: "carrier,depot,lane", 2: "carrier,depot", 3: "carrier,depot", 4: "carrier", 5: "carrier",
+        6: "global", 7: "global", 8: "carrier,depot", 9: "global", 10: "global",
+    }  # fmt: skip
+    assert values(out, "score_status") == {1: "scored"} | dict.fromkeys(range(2, 11), "parent")
+    assert values(out, "model_status") == {
+        1: "trained", 2: "too_small", 3: None, 4: "too_small", 5: None, 6: "too_small", 7: None, 8: None, 9: None,
+        10: "failed",
+    }  # fmt: skip
+    mean = sum(count * "ABC?".index(key[0]) for key, count in REGIONS.items()) / sum(REGIONS.values())
+    assert values(out) == dict.fromkeys((1, 2, 3, 4, 5, 8), 0.0) | {n: pytest.approx(mean) for n in (6, 7, 9, 10)}
+    assert values(out, "model_key")[4] == '{"carrier":"A"}'
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_g1_of_parents_nothing_is_heard_where_a_null_or_an_error_is_asked_for(spark, regions, engine):
+    frame = spark.createDataFrame(
+        [(*row, 0.0) for row in LANES], "carrier string, depot string, lane string, row_id int, x double"
+    )
+    out = scored(engine, frame, regions.spec, on_missing="null")
+    assert values(out) == {1: 0.0} | dict.fromkeys(range(2, 11))
+    assert values(out, "score_status") == {
+        1: "scored", 2: "no_model", 3: "unseen_key", 4: "no_model", 5: "unseen_key", 6: "no_model", 7: "unseen_key",
+        8: "null_key", 9: "null_key", 10: "no_model",
+    }  # fmt: skip
+    with pytest.raises(DataError, match=r"9 key\(s\) of the input, 9 rows, have no model"):
+        scored(engine, frame, regions.spec, on_missing="raise")
 
 
 @pytest.mark.parametrize("engine", ["narrow", "wide"])

@@ -4,7 +4,18 @@ import pyarrow as pa
 import pytest
 
 from group_models.errors import StateError
-from group_models.manifest import RunIdentity, compose, count_statuses, first_rows, missing_keys, release_refusal
+from group_models.keys import show_key, texts_id
+from group_models.levels import Levels
+from group_models.manifest import (
+    RunIdentity,
+    compose,
+    count_levels,
+    count_statuses,
+    first_rows,
+    levels_refusal,
+    missing_keys,
+    release_refusal,
+)
 from group_models.spec import Limits
 from group_models.tables import PLAN, STORE
 
@@ -83,3 +94,73 @@ def test_statuses_are_counted_most_first() -> None:
 def test_a_run_is_refused_where_too_many_of_the_tried_keys_failed(counts: dict[str, int], said: str | None) -> None:
     refusal = release_refusal(counts, Limits())
     assert (refusal is None) if said is None else said in str(refusal)
+
+
+LEVELS = Levels({"k": "string", "s": "string"}, (("k",), ()))
+IDS = {name: texts_id(texts, LEVELS.kinds) for name, texts in (("UA", {"k": "UA"}), ("AA", {"k": "AA"}), ("all", {}))}
+
+
+def levelled(**outcomes: tuple[dict[str, str], str]) -> tuple[pa.Table, pa.Table]:
+    """Return plan and store of keys and parents given as (key, outcome)."""
+    plan, store = [], []
+    for key, outcome in outcomes.values():
+        is_fitted = outcome in ("trained", "failed")
+        level = ",".join(key) or "global"
+        row = {**SHARED, "key_id": texts_id(key, LEVELS.kinds), "key": list(key.items()), "level": level}
+        plan.append({**row, "decision": "whole" if is_fitted else outcome, "rows": 5})
+        if is_fitted:
+            store.append((row["key_id"], outcome, 0))
+    return PLAN.rows(plan), store_of(*store)
+
+
+def test_what_has_no_model_is_served_by_its_most_specific_parent_with_one() -> None:
+    plan, store = levelled(
+        small=({"k": "UA", "s": "1"}, "too_small"),
+        fails=({"k": "AA", "s": "1"}, "failed"),
+        keeps=({"k": "UA", "s": "2"}, "failed"),
+        ua=({"k": "UA"}, "trained"),
+        aa=({"k": "AA"}, "failed"),
+        whole=({}, "failed"),
+    )
+    kept = texts_id({"k": "UA", "s": "2"}, LEVELS.kinds)
+    live = {kept: "r1", IDS["all"]: "r0"}
+    rows = {show_key(dict(r["key"])): r for r in compose(plan, store, live, RUN, levels=LEVELS).to_pylist()}
+    served = ("serves", "model_run_id", "parent_key_id", "parent_run_id")
+    assert {name: tuple(row[column] for column in served) for name, row in rows.items()} == {
+        "k=UA, s=1": ("parent", None, IDS["UA"], "r2"),
+        "k=AA, s=1": ("parent", None, IDS["all"], "r0"),
+        "k=UA, s=2": ("previous", "r1", None, None),
+        "k=UA": ("new", "r2", None, None),
+        "k=AA": ("parent", None, IDS["all"], "r0"),
+        "global": ("previous", "r0", None, None),
+    }
+
+
+def test_without_a_parent_that_has_a_model_nothing_serves() -> None:
+    plan, store = levelled(small=({"k": "UA", "s": "1"}, "too_small"), ua=({"k": "UA"}, "failed"))
+    rows = compose(plan, store, {}, RUN, levels=LEVELS).to_pylist()
+    assert {(row["serves"], row["parent_key_id"]) for row in rows} == {("none", None)}
+
+
+@pytest.mark.parametrize("failing", ["k,s", "k", "global"])
+def test_d2_no_level_hides_that_all_models_of_another_fail(failing: str) -> None:
+    counts: dict[str, dict[str, int]] = {level: {"trained": 40, "unchanged": 5} for level in ("k,s", "k", "global")}
+    limits = Limits(max_failed_share=1.0, max_failed_keys=99)
+    assert levels_refusal(counts, limits) is None
+    counts[failing] = {"failed": 2, "crashed": 1, "unchanged": 7}
+    said = f"level {failing}: none of 3 keys could be trained (2 failed, 1 crashed)"
+    assert str(levels_refusal(counts, limits)).startswith(said)
+    counts[failing] |= {"trained": 1}
+    assert levels_refusal(counts, limits) is None
+
+
+def test_the_share_of_failed_keys_is_that_of_keys_and_parents() -> None:
+    counts = {"k": {"trained": 10, "failed": 2}, "global": {"failed": 1, "trained": 1}}
+    assert levels_refusal(counts, Limits()) == release_refusal({"trained": 11, "failed": 3}, Limits())
+    assert levels_refusal({"k": {"failed": 1}}, Limits()) == "none of 1 keys could be trained (1 failed)"
+
+
+def test_levels_are_counted_specific_ones_first() -> None:
+    plan, _ = levelled(a=({}, "too_small"), b=({"k": "UA", "s": "1"}, "too_small"), c=({"k": "UA"}, "too_big"))
+    counts = count_levels(compose(plan, store_of(), {}, RUN))
+    assert list(counts.items()) == [("k,s", {"too_small": 1}), ("k", {"too_big": 1}), ("global", {"too_small": 1})]
