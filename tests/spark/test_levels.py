@@ -204,7 +204,7 @@ def test_keys_and_strangers_are_loaded_and_shown_as_their_parents_serve_them(par
         if said is not None:
             assert api.load_model(parents, key=key).metadata.metadata["key"] == said, key
     for stranger in ("carrier=one", "carrier=new,stop=1"):
-        said = rf"has no published row of key '{stranger}' \(key_id \w+\); its rows are served by its parent global"
+        said = rf"no published run knows key '{stranger}' \(key_id \w+\); its rows are served by its parent global"
         with pytest.raises(StateError, match=said):
             api.show(parents, key=stranger)
     shown = api.show(parents, key="carrier=AA")[0]
