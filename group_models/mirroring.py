@@ -146,12 +146,13 @@ class Mirroring:
 
     def _tags(self, live: Live, act: Release) -> dict[str, str]:
         """Return what a version says of itself; names that every registry takes."""
-        models = live.keys["model_run_id"].dropna()
+        own = live.own_keys()
+        models = own["model_run_id"].dropna()
         error = _mean_error(self.tables, self.model_set, live)
         return {
             "group_models_release": act.release_id,
             "group_models_run": act.run_id or "",
-            "group_models_keys": str(len(live.keys)),
+            "group_models_keys": str(len(own)),
             "group_models_models": str(len(models)),
             **({} if error is None else {"group_models_mae": f"{error:.6g}"}),
         }
@@ -163,8 +164,8 @@ def _description(live: Live, act: Release) -> str:
 
 
 def _mean_error(tables: Tables, model_set: str, live: Live) -> float | None:
-    """Return the mean absolute error of the models over the rows of their holdouts; None without any."""
-    served = live.models()
+    """Return the mean absolute error of the keys' models over the rows of their holdouts; None without any."""
+    served = live.own_keys()["model_run_id"].dropna().to_dict()
     where: Where = {"model_set": [model_set], "run_id": sorted(set(served.values())), "status": ["trained"]}
     rows = tables.read(MANIFEST, columns=["run_id", "key_id", "metrics", "holdout_rows"], where=where).to_pylist()
     measured = [

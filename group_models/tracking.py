@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from group_models.errors import StateError
-from group_models.keys import show_key
+from group_models.keys import level_name, show_key
 from group_models.live import read_runs
 from group_models.manifest import count_statuses
 from group_models.ports import Commit, Tables, Where
@@ -85,7 +86,7 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
         started["at"],
         finished["at"],
         params=_params(spec, started),
-        metrics=fleet_metrics(manifest) | _run_metrics(finished),
+        metrics=fleet_metrics(own_rows(manifest, started)) | _run_metrics(finished),
         tags=_tags(model_set, run_id, started, finished),
         dataset=_dataset(model_set, started, finished, plan),
         files={
@@ -95,6 +96,11 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
             "manifest_sample.csv": _csv(_worst_first(manifest), _MANIFEST),
         },
     )
+
+
+def own_rows(manifest: pa.Table, started: Mapping[str, Any]) -> pa.Table:
+    """Return the manifest rows of the keys, without those of their parents: a parent's rows are its keys' again."""
+    return manifest.filter(pc.equal(manifest["level"], level_name(list(dict(started["key_kinds"])))))
 
 
 def fleet_metrics(manifest: pa.Table) -> dict[str, float]:

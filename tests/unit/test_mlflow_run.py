@@ -100,6 +100,17 @@ def test_a_run_says_what_was_trained_on_what_and_how_well(place):
     assert [(tag.key, tag.value) for tag in used.tags] == [("mlflow.data.context", "training")]
 
 
+def test_parents_count_in_no_metric_of_the_fleet():
+    ids = {"key_id": "", "key": [("k", "a")], "status": "trained", "model_set": SET, "run_id": "r1", "serves": "new"}
+    rows = [
+        {**ids, "level": level, "metrics": [("mae", mae)], "baseline_metrics": [("mae", 2.0)], "holdout_rows": 5}
+        for level, mae in (("k", 1.0), ("global", 9.0))
+    ]
+    own = tracking.own_rows(MANIFEST.rows(rows), {"key_kinds": [("k", "string")]})
+    assert tracking.fleet_metrics(own)["mae"] == 1.0
+    assert tracking.fleet_metrics(own)["keys_measured"] == 1
+
+
 def test_plan_and_a_sample_of_the_manifest_are_artifacts_with_the_failures_first(place):
     place.log_trained()
     (run,) = place.runs()
