@@ -625,10 +625,18 @@ def test_an_owner_must_be_able_to_name_a_folder(paths: PathTables, owner: str):
         paths.append(RUN, runs("r1"), commit(owner=owner))
 
 
-def test_a_root_that_is_a_file_is_refused_when_written(tmp_path: Path):
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_root_that_is_a_file_is_refused_before_anything_is_read(tmp_path: Path, place: str):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SpecError, match=r"file is a file; embedded tables need a folder"):
+        PathTables(tmp_path / place, "c.s")
+
+
+def test_a_root_that_becomes_a_file_is_refused_when_written(tmp_path: Path):
+    tables = PathTables(tmp_path / "file", "c.s")
     (tmp_path / "file").write_text("x")
     with pytest.raises(StateError, match=r"cannot write .*file/c/s.*Not a directory.*choose another warehouse"):
-        PathTables(tmp_path / "file", "c.s").append(RUN, runs("r1"), commit())
+        tables.append(RUN, runs("r1"), commit())
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_in_child_processes_each_poison_key_is_a_row_and_the_others_are_trained(
     assert [(row["status"], row["error_type"]) for row in rows] == [
         ("trained", None),
         ("crashed", "SIGABRT"),
-        ("timed_out", "group_models.deaths.TimedOut"),
+        ("timed_out", "TimedOut"),
         ("out_of_memory", "_ArrayMemoryError"),
         ("failed", "ValueError"),
         ("crashed", "exit code 3"),
