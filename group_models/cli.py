@@ -274,7 +274,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.filterwarnings("always", category=told)
     warnings.showwarning = _show_warning
     # pyspark logs each refused query with the JVM's stack; the message that we print says it in one line.
-    logging.getLogger("SQLQueryContextLogger").disabled = True
+    # By its level: MLflow's migrations enable all loggers again (MLflow 3.17), and one that was there before pyspark
+    # takes none of pyspark's fields.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     try:
         app(args=list(argv) if argv is not None else None)
     except SystemExit as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import subprocess
 import sys
 import warnings
@@ -309,3 +310,11 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"group-models {importlib.metadata.version('group-models')}\n"
     assert main([]) == 2
     assert "Usage:" in capsys.readouterr().err
+
+
+def test_pysparks_log_of_a_failed_query_stays_quiet_after_mlflow_enabled_all_loggers(capsys):
+    assert main(["--version"]) == 0
+    logger = logging.getLogger("SQLQueryContextLogger")
+    logger.disabled = False
+    logger.error("a failed query", errorClass="AS_PYSPARK_SAYS_IT")
+    assert "failed query" not in capsys.readouterr().err
