@@ -134,7 +134,8 @@ def _top(thing: Any) -> str:
 
 def _imports(code: types.CodeType, module: Mapping[str, Any]) -> Iterator[str]:
     """Return the top-level names of the modules that a function imports when it runs."""
-    steps = list(dis.get_instructions(code))
+    # A prefix that Python puts before the number of a name where a function has more than 255.
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     for place, step in enumerate(steps):
         if step.opname == "IMPORT_NAME":
             # `IMPORT_NAME` takes what the two instructions before it load: the level of a relative import, and a list.

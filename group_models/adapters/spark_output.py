@@ -168,11 +168,20 @@ def _spark_path(output: str) -> str:
     return output if is_uri(output) else str(Path(output).absolute())
 
 
+def _is_absent(error: PySparkException) -> bool:
+    return error.getCondition() == "PATH_NOT_FOUND"
+
+
 def count_statuses(spark: SparkSession, output: str, column: str) -> dict[str, int]:
     """Return the rows of an output by score status, most first; none of one that is not there."""
     if not (spark.catalog.tableExists(output) if is_table(output) else is_uri(output) or Path(output).exists()):
         return {}
-    frame = read_input(spark, output)
+    try:
+        frame = read_input(spark, output)
+    except DataError as e:
+        if is_uri(output) and isinstance(e.__cause__, PySparkException) and _is_absent(e.__cause__):
+            return {}
+        raise
     if column not in frame.columns:  # a CSV without rows has no columns
         return {}
     rows = frame.groupBy(spark_columns.named(column).alias("status")).count().collect()

@@ -43,7 +43,8 @@ def ship(spark: SparkSession, settings: EstimatorSettings) -> EstimatorSettings:
         if mistake is None:
             return settings
         raise
-    return dataclasses.replace(settings, object=shipped, params={}) if shipped.modules else settings
+    goes_by_name = not shipped.modules and mistake is None
+    return settings if goes_by_name else dataclasses.replace(settings, object=shipped, params={})
 
 
 _WAY_OUT = "install what is missing where the workers run"

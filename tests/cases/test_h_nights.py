@@ -52,6 +52,7 @@ def test_h1_each_key_is_fitted_once_however_often_the_result_is_looked_at(spark,
 def test_h7_the_same_day_scored_twice_is_the_same_rows(spark, lines, tmp_path):
     frame = lines.frame.where("row_id < 10")
     path = str(tmp_path / "scored")
+    assert spark_output.count_statuses(spark, f"file://{path}", "score_status") == {}
     for mode in ("error", "overwrite", "overwrite"):
         spark_output.check_output(spark, path, mode, {"input": "elsewhere"})
         spark_output.write_output(api.score(frame, lines.spec), path, mode)

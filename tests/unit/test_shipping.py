@@ -9,7 +9,7 @@ import pytest
 
 from group_models.adapters import spark_ship
 from group_models.errors import PlatformError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators import EstimatorSettings, Features, Shipped
 from group_models.registry import make_family
 from group_models.shipping import by_name, own_modules, with_code
 
@@ -80,6 +80,13 @@ def test_late_imports_of_own_modules_are_found_in_what_travels_and_nowhere_else(
     assert with_code(EstimatorSettings(object="ship_imports:other"), ["ship_imports"])[1] == {}
 
 
+def test_an_import_of_a_function_with_many_names_is_no_relative_one(folder):
+    many = "".join(f"    json.a{i}\n" for i in range(300))
+    code = f"import json\ndef make():\n{many}    from ship_last import x\n"
+    written(folder, ship_last="x = 1\n", ship_many=code)
+    assert with_code(EstimatorSettings(object="ship_many:make"), ["ship_many"])[1] == {"ship_last": "make"}
+
+
 def test_a_relative_import_is_one_of_the_package(folder):
     (folder / "ship_package").mkdir()
     (folder / "ship_package" / "__init__.py").touch()
@@ -123,6 +130,16 @@ def test_a_module_whose_code_cannot_be_sent_goes_by_name_where_that_does(here):
     importlib.import_module("ship_locked")
     settings = EstimatorSettings(object="ship_locked:Mean")
     assert spark_ship.ship(None, settings) is settings
+
+
+def test_an_object_that_workers_can_load_only_as_what_it_is_goes_so(here, monkeypatch):
+    written(here, ship_again="from sklearn.dummy import DummyRegressor as Mean\n")
+    importlib.import_module("ship_again")
+    answers = iter([[{"absent": ["ship_again"], "mistake": "no module"}], [{"absent": [], "mistake": None}]])
+    monkeypatch.setattr(spark_ship, "ask_workers", lambda *_: next(answers))
+    sent = spark_ship.ship(None, EstimatorSettings(object="ship_again:Mean"))
+    assert isinstance(sent.object, Shipped)
+    assert sent.object.modules == ()
 
 
 @pytest.mark.parametrize(
