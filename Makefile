@@ -43,7 +43,7 @@ demo: java $(STAMP) ## Plan, train, release and score the flights of New York Ci
 	@echo "Go on:   $(BIN)/group-models show $(SPEC) --key carrier=UA,lane=EWR-IAH,depot=EWR"
 
 # Two processes, each with a Spark of its own; a file stays in one, so that what it trained serves all its tests.
-PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile
+PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile --durations 15
 
 test: java $(STAMP) ## Run the tests, without the slow ones
 	@$(WITH_JAVA) && $(PYTEST) --ignore tests/delta -m "not slow"

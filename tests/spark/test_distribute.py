@@ -221,8 +221,7 @@ def test_a_model_that_is_too_big_is_a_row_without_a_model(spark):
     assert row["model_bytes"] > 100
 
 
-@pytest.mark.parametrize("count", [1, 2, 9, 500, 501])
-@pytest.mark.parametrize("step", [None, 10.0], ids=["distinct", "ties"])
+@pytest.mark.parametrize(("count", "step"), [(1, None), (2, 10.0), (500, 10.0), (501, None)])
 def test_the_median_is_exact(any_spark, count, step):
     y = np.random.default_rng(count).normal(scale=20, size=count)
     y = y if step is None else np.round(y / step) * step
@@ -236,8 +235,7 @@ def test_a_rank_is_found_where_the_first_look_misses_it(spark, monkeypatch):
     assert values_at(frame, "y", [50], 100) == [spark_ranks.Ranked(50.0, 50, 1)]
 
 
-@pytest.mark.parametrize("times", [1, 7, 100_000], ids=["one moment", "few moments", "many moments"])
-@pytest.mark.parametrize("wanted", [1, 40, 299])
+@pytest.mark.parametrize(("times", "wanted"), [(1, 40), (7, 1), (7, 299), (100_000, 40)])
 def test_the_last_rows_are_those_of_the_fits_order(spark, times, wanted):
     rng = np.random.default_rng(wanted)
     rows = pd.DataFrame({"time_us": rng.integers(0, times, 300), "row_hash": rng.integers(-(2**63), 2**63 - 1, 300)})
