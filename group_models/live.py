@@ -309,14 +309,13 @@ def _parents(started: pa.Table) -> tuple[tuple[str, ...], ...]:
 
 
 def _key_kinds(started: pa.Table) -> dict[str, KeyKind]:
-    """Return the key columns that these runs were trained with: all the same ones."""
+    """Return the key columns that these runs were trained with: all the same ones in one order, as ids need it."""
     rows = started.sort_by("at").to_pylist()
-    kinds = dict(rows[-1]["key_kinds"]) if rows else {}
-    if other := [row["run_id"] for row in rows if dict(row["key_kinds"]) != kinds]:
-        raise StateError(
-            f"the live models have different key columns (run {other[0]} has others); roll back, or retrain"
-        )
-    return kinds
+    kinds = list(rows[-1]["key_kinds"]) if rows else []
+    if other := [row["run_id"] for row in rows if list(row["key_kinds"]) != kinds]:
+        said = f"run {other[0]} has others, or has them in another order"
+        raise StateError(f"the live models have different key columns ({said}); roll back, or retrain")
+    return dict(kinds)
 
 
 def stored_model(

@@ -104,7 +104,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
-    _check_keys_kept(tables, spec, dict(checked.keys))
+    check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
     scope = find_scope(
         ask or Ask(), tables, spec.model_set, checked.keys, lambda w: spark_source.check_predicate(spark, w, key_types)
@@ -263,13 +263,20 @@ def _measure_cutoff(prepared: Prepared) -> int | None:
     return spark_sizes.measure_cutoff(prepared.rows(scoped=False), prepared.spec.holdout.share)
 
 
-def _check_keys_kept(tables: Tables, spec: Spec, now: Mapping[str, KeyKind]) -> None:
-    """Refuse a spec whose key columns are others than those of the runs that are published."""
+def check_keys_kept(tables: Tables, spec: Spec, now: Mapping[str, KeyKind]) -> None:
+    """Refuse a spec whose key columns are others, or in another order, than those of the runs that are published.
+
+    Raises
+    ------
+    SpecError
+        It names both.
+    """
     before = read_key_kinds(tables, spec.model_set)
-    if before and before != now:
+    # In order too: the ids of keys depend on it.
+    if before and list(before.items()) != list(now.items()):
         said, meant = (", ".join(f"{name} ({kind})" for name, kind in kinds.items()) for kinds in (before, now))
         rule = f"keys: model set {spec.model_set} is published with {said}, the spec has {meant}"
-        raise SpecError([f"{rule}; give it a name of its own"])
+        raise SpecError([f"{rule}; write them so and in this order, or give it a name of its own"])
 
 
 def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:
