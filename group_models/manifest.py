@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -197,17 +197,33 @@ def count_levels(manifest: pa.Table) -> dict[str, dict[str, int]]:
     return {name: count_statuses(manifest.filter(pc.equal(manifest["level"], name))) for name in levels}
 
 
-def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits) -> str | None:
+def manifest_refusal(manifest: pa.Table, limits: Limits) -> str | None:
+    """Return why a run with this manifest (columns `level`, `status`, `serves`) must not be published, or None."""
+    is_kept = pc.and_(pc.is_in(manifest["status"], pa.array(FAILED)), pc.equal(manifest["serves"], "previous"))
+    kept = set(manifest.filter(is_kept)["level"].to_pylist())
+    return levels_refusal(count_levels(manifest), limits, kept)
+
+
+def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits, kept: Collection[str] = ()) -> str | None:
     """Return why a run with these outcomes by level must not be published by itself, or None.
 
     Each level by itself must have trained a key where it tried one: what another level serves instead would hide
-    that all its models fail.
+    that all its models fail. A level of parents may fail while earlier models of it serve on: it has few parents,
+    the global one has one, and they must not hold back all good keys.
+
+    Parameters
+    ----------
+    counts
+        Keys by level and status, the most specific level first.
+    kept
+        Levels of which something that failed has an earlier model.
     """
     total: Counter[str] = Counter()
-    for level, of_level in counts.items():
+    for place, (level, of_level) in enumerate(counts.items()):
         total.update(of_level)
         failed = sum(of_level.get(status, 0) for status in FAILED)
-        if len(counts) > 1 and failed and not of_level.get("trained"):
+        is_asked = len(counts) > 1 and (place == 0 or level not in kept)
+        if is_asked and failed and not of_level.get("trained"):
             return f"level {level}: {release_refusal(of_level, limits)}"
     return release_refusal(total, limits)
 

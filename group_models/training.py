@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from group_models.adapters import spark_probe, spark_ship, spark_sizes
 from group_models.live import check_not_cleaned, read_without_pins
-from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_levels, levels_refusal
+from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_levels, manifest_refusal
 from group_models.parents import Parents, read_parents
 from group_models.plans import Plan, summarise
 from group_models.ports import Commit, Tables
@@ -194,9 +196,9 @@ def train_run(
     with clock.phase("train"):
         train_waves(prepared, plan, run_id, say)
     with clock.phase("manifest"):
-        by_level = _write_manifest(prepared, plan, run_id)
-    counts = by_level.get(prepared.levels.own, {})
-    refusal = levels_refusal(by_level, prepared.spec.limits)
+        manifest = _write_manifest(prepared, plan, run_id)
+    counts = count_levels(manifest).get(prepared.levels.own, {})
+    refusal = manifest_refusal(manifest, prepared.spec.limits)
     run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal, slots=plan.slots)
     with clock.phase("release"):
         run = release(run)
@@ -230,8 +232,8 @@ def _shared_paths(prepared: Prepared) -> list[str]:
     return [path for path in [*source, *prepared.tables.local_paths()] if Path(path).exists()]
 
 
-def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> dict[str, dict[str, int]]:
-    """Compose the manifest, write it once, and return the keys by level and status as they are in the table."""
+def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
+    """Compose the manifest, write it once, and return what came of each key as it is in the table."""
     tables, model_set = prepared.tables, prepared.spec.model_set
     events = read_events(tables, model_set, run_id)
     started = started_row(events)
@@ -245,4 +247,4 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> dict[str, di
     ages, levels = live.ages(utc_now()), prepared.levels
     manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)
     tables.append(MANIFEST, manifest, Commit(model_set, run_id, 0))
-    return count_levels(tables.read(MANIFEST, columns=["level", "status"], where=where))
+    return tables.read(MANIFEST, columns=["level", "status", "serves"], where=where)

@@ -13,6 +13,7 @@ from group_models.manifest import (
     count_statuses,
     first_rows,
     levels_refusal,
+    manifest_refusal,
     missing_keys,
     release_refusal,
 )
@@ -152,6 +153,27 @@ def test_d2_no_level_hides_that_all_models_of_another_fail(failing: str) -> None
     assert str(levels_refusal(counts, limits)).startswith(said)
     counts[failing] |= {"trained": 1}
     assert levels_refusal(counts, limits) is None
+
+
+def test_d2_a_failed_parent_of_which_an_earlier_model_serves_holds_back_no_good_keys() -> None:
+    plan, store = levelled(
+        good=({"k": "UA", "s": "1"}, "trained"),
+        ua=({"k": "UA"}, "trained"),
+        whole=({}, "failed"),
+    )
+
+    def refusal(live: dict[str, str]) -> str | None:
+        return manifest_refusal(compose(plan, store, live, RUN, levels=LEVELS), Limits())
+
+    assert refusal({IDS["all"]: "r0"}) is None
+    assert str(refusal({})).startswith("level global: none of 1 keys could be trained (1 failed)")
+
+
+def test_d2_keys_of_which_all_fail_are_refused_whatever_serves_them() -> None:
+    own = {"k": "UA", "s": "1"}
+    plan, store = levelled(bad=(own, "failed"), ua=({"k": "UA"}, "trained"), whole=({}, "trained"))
+    manifest = compose(plan, store, {texts_id(own, LEVELS.kinds): "r0"}, RUN, levels=LEVELS)
+    assert str(manifest_refusal(manifest, Limits())).startswith("level k,s: none of 1 keys")
 
 
 def test_the_share_of_failed_keys_is_that_of_keys_and_parents() -> None:
