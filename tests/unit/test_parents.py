@@ -151,6 +151,24 @@ def test_only_levels_of_the_newest_run_serve() -> None:
     assert read_levels(tables_of(), SET, ["r1"]).parents == (("k",), ())
 
 
+def test_a_scoped_run_does_not_say_which_levels_serve_all_other_keys() -> None:
+    tables = tables_of()
+    for run_id, levels, scope in (("r2", [], "k = 'B'"), ("r3", [["k"]], None)):
+        started = {"model_set": SET, "run_id": run_id, "event": "started", "key_kinds": list(KINDS.items())}
+        at = NOW + dt.timedelta(hours=int(run_id[1]))
+        started |= {"at": at, "spec": json.dumps({"levels": levels}), "scope": scope, "base_release": "x"}
+        tables.append(RUN, RUN.rows([started]), Commit(SET, run_id, 0))
+        row = {**row_of(NEW, "failed", MANIFEST), "run_id": run_id, "key": list(NEW.items())}
+        tables.append(MANIFEST, MANIFEST.rows([row]), Commit(SET, run_id, 0))
+        publish = {"model_set": SET, "release_id": run_id, "alias": "champion", "action": "publish", "run_id": run_id}
+        tables.append(RELEASE, RELEASE.rows([{**publish, "at": at}]), Commit(SET, LOG_OWNER, int(run_id[1])))
+        wanted = (("k",), ()) if run_id == "r2" else (("k",),)
+        assert read_live(tables, SET).parents == wanted
+    before = read_live(tables, SET, as_of="r2")
+    assert statuses(before, SMALL, NEW, with_parents=True) == [("parent", "k"), ("parent", "global")]
+    assert read_run(tables, SET, "r2").parents == ()
+
+
 def test_what_is_shown_is_what_serves() -> None:
     tables = tables_of()
     rows = {row["key_id"]: row for row in newest_rows(tables, SET, read_live(tables, SET))}
