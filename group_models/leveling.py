@@ -102,7 +102,7 @@ def plan_levels(sizes: pa.Table, spec: Spec, levels: Levels, plan_level: PlanLev
     plan_level
         Plans the keys of one level.
     """
-    if not levels.parents:
+    if not levels.parents and pc.all(pc.equal(sizes["level"], levels.own), min_count=0).as_py():
         return plan_level(sizes, spec)
     parts: list[pa.Table] = []
     unit, wave = 0, 0

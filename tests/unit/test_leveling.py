@@ -159,23 +159,19 @@ def test_parents_that_are_over_the_limit_of_parents_are_refused_by_its_name():
         )
 
 
-def test_of_a_level_that_the_spec_has_no_more_nothing_is_trained():
-    gone = pa.table(
-        {
-            name: [
-                {"key_id": "x", "level": "depot", "rows": 0, "usable_rows": 0, "bytes": 0, "key": [("depot", "E")]}.get(
-                    name
-                )
-            ]
-            for name in WORLD.schema.names
-        },
-        schema=WORLD.schema,
-    )
+@pytest.mark.parametrize("parents", [LEVELS.parents, ()])
+def test_of_a_level_that_the_spec_has_no_more_nothing_is_trained(parents: tuple[tuple[str, ...], ...]):
+    retired = {"key_id": "x", "level": "depot", "rows": 0, "usable_rows": 0, "bytes": 0, "key": [("depot", "E")]}
+    gone = pa.Table.from_pylist([retired], schema=WORLD.schema)
     plan = plan_levels(
-        pa.concat_tables([WORLD, gone]), spec(), LEVELS, lambda keys, its: plan_keys(keys, its, COSTS, slots=2)
+        pa.concat_tables([WORLD, gone]),
+        spec(levels=[list(level) for level in parents]),
+        Levels(KINDS, parents),
+        lambda keys, its: plan_keys(keys, its, COSTS, slots=2),
     )
     row = by_key(plan.keys)[("depot", "E"),]
     assert (row["decision"], row["reason"], row["wave"]) == ("vanished", "the spec has no level depot any more", None)
+    assert (plan.own().keys.num_rows, summarise(plan).keys) == (WORLD.num_rows, WORLD.num_rows)
 
 
 @pytest.mark.parametrize(
