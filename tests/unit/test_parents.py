@@ -246,17 +246,19 @@ def test_keys_that_share_a_model_share_its_units() -> None:
 def test_a_predicate_is_decided_by_a_level_where_it_reads_no_other_column_or_no_null_makes_it_true() -> None:
     from group_models.adapters.spark_source import decides
 
-    names = ["carrier", "stop", "odd `name`"]
+    names = ["carrier", "stop", "odd `name`", "2nd_leg"]
     decided = [
         "carrier = 'UA' or stop > 3", "not (Carrier in ('stop IS NULL', 'b') and `stop` between 1 and 2)", "true",
-        "carrier is null", "coalesce(`carrier`, 'stop') = 'stop'", "true or `odd ``name```= 1",
+        "carrier is null", "carrier = '2nd_leg' and stop > 30",
+        "coalesce(`carrier`, 'stop') = 'stop'", "true or `odd ``name```= 1",
     ]  # fmt: skip
     left_open = [
         "stop is null", "Stop <=> 3", "coalesce(`stop`, 3) = 3", "carrier = 'UA' and if(stop = 1, true, true)",
-        "`odd ``name``` is null", '"stop" is null', """carrier = "it's" or stop is null or carrier = 'its'""",
+        "`odd ``name``` is null", "2nd_leg is null", "carrier = 'UA' and 2nd_leg <=> 3",
+        '"stop" is null', """carrier = "it's" or stop is null or carrier = 'its'""",
     ]  # fmt: skip
-    assert [decides(where, ["carrier"], names) for where in decided] == [True] * 6
-    assert [decides(where, ["carrier"], names) for where in left_open] == [False] * 7
+    assert [decides(where, ["carrier"], names) for where in decided] == [True] * len(decided)
+    assert [decides(where, ["carrier"], names) for where in left_open] == [False] * len(left_open)
     assert all(decides(where, names, names) for where in left_open)
 
 
