@@ -230,7 +230,8 @@ def _in_scope(prepared: Prepared, sizes: pa.Table) -> pa.Table:
 def _notes(scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
     notes = [library_note(unchanged["key_id"], history)]
-    if left_out:
+    # Parents are counted before the scope is: of a few keys the number would tell nothing.
+    if left_out and scope.text is None:
         named = counts_text(left_out)
         notes.append(f"parents with one child are left out, for they have the same rows: {named}")
     planned = set(plan.keys["key_id"].to_pylist())

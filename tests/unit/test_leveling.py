@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 
 from group_models.errors import DataError, SpecError
+from group_models.incremental import History
 from group_models.keys import texts_id
 from group_models.leveling import parent_sizes, plan_levels
 from group_models.levels import Levels
 from group_models.loading import load_spec
 from group_models.planning import SIZES, Costs, plan_keys
 from group_models.plans import Plan, summarise
+from group_models.scopes import Scope
 from group_models.skew import describe_skew
 from group_models.spec import ParentSpec, Spec
 
@@ -157,6 +159,16 @@ def test_parents_that_are_over_the_limit_of_parents_are_refused_by_its_name():
             WORLD.slice(0, 3),
             spec(limits={"min_rows": 10, "max_parent_rows": 50}, oversize="fail", levels=[["carrier"]]),
         )
+
+
+def test_parents_that_are_left_out_are_told_where_all_are_looked_at():
+    from group_models.preparing import _notes
+
+    _, left_out = parent_sizes(WORLD, LEVELS, ())
+    plan = planned(WORLD, spec())
+    (said,) = _notes(Scope(), plan, History.none(), left_out)
+    assert said.endswith("they have the same rows: 4 carrier,depot, 1 carrier")
+    assert _notes(Scope.of_where("carrier = 'UA'"), plan, History.none(), left_out) == ()
 
 
 @pytest.mark.parametrize("parents", [LEVELS.parents, ()])
