@@ -228,8 +228,18 @@ def load_model(
     Parameters
     ----------
     key
-        The key where column names are no Python names: a mapping, JSON, `a=1,b=2`, or a key id.
+        The key where column names are no Python names: a mapping, JSON, `a=1,b=2`, or a key id; `global` is the model
+        of all keys.
+
+    Raises
+    ------
+    SpecError
+        No key is named, or it does not name the key columns.
     """
+    if key is None and not key_values:
+        raise SpecError(
+            ["no key is named; give its columns, or key=; key='global' is the model of all"], where="the call"
+        )
     from group_models.adapters.mlflow_models import load_pyfunc
 
     row = find_model(spec, key if key is not None else key_values, alias=alias, run_id=run_id, warehouse=warehouse)

@@ -237,6 +237,9 @@ def given_texts(
     ({}, {'carrier': 'UA'})
     """
     given: Any = {} if key == GLOBAL and () in map(tuple, levels) else key
+    if isinstance(given, str) and not given.strip(" ,"):
+        # No columns are the global key, but who wrote nothing has rather forgotten them.
+        raise _key_error(key, "is empty")
     named = _split_key(given) if isinstance(given, str) else given
     columns = next((level for level in levels if set(level) == set(named)), list(kinds))
     values = given_key(named if len(columns) < len(kinds) else key, {name: kinds[name] for name in columns})
