@@ -11,7 +11,7 @@ import pandas as pd
 from group_models import showing
 from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
-from group_models.keys import given_texts, is_key_id, show_key, texts_id
+from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
 from group_models.live import Alias, Live, newest_release, stored_model
 from group_models.logging_runs import log_trained
 from group_models.manifest import STATUSES
@@ -326,7 +326,7 @@ def show(
     return rows if worst is None else showing.worst(rows, worst)
 
 
-def _named(key: str | Mapping[str, Any], live: Live) -> tuple[str, Mapping[str, str | None] | None]:
+def _named(key: str | Mapping[str, Any], live: Live) -> tuple[str, KeyTexts | None]:
     """Return the id of a key or a parent as a person names it, and its values as text where they are given."""
     if isinstance(key, str) and is_key_id(key):
         return key, None

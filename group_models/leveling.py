@@ -9,8 +9,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.keys import level_name, texts_id
-from group_models.levels import KeyTexts, Levels
+from group_models.keys import KeyTexts, level_name, texts_id
+from group_models.levels import Levels
 from group_models.planning import SIZES
 from group_models.plans import Plan
 from group_models.spec import ParentSpec, Spec
