@@ -234,13 +234,39 @@ def test_keys_that_share_a_model_share_its_units() -> None:
     )
     one_of, groups = _served_alike(plan)
     assert (one_of.tolist(), groups.tolist()) == ([0, 1, 3], [0, 1, 0, 2])
-    units = _of_keys(_Units(5, np.array([0, 2, 3, 4]), np.array([7, 8, 9, 4])), groups)
-    assert [units.values[a:b].tolist() for a, b in zip(units.offsets, units.offsets[1:], strict=False)] == [
-        [7, 8],
-        [9],
-        [7, 8],
-        [4],
-    ]
+    units = _of_keys(_Units(5, np.array([0, 2, 3, 4]), np.array([7, 8, 9, 4])), groups, np.array([4, 1, 4, 1]))
+    assert lists(units) == [[7], [9], [8], [4]]
+
+
+def lists(units: Any) -> list[list[int]]:
+    """Return the units of each key."""
+    return [units.values[a:b].tolist() for a, b in zip(units.offsets, units.offsets[1:], strict=False)]
+
+
+def test_a_key_has_as_many_units_of_its_parent_as_its_rows_need() -> None:
+    from group_models.adapters.spark_score import _of_keys, _Units
+
+    of_group = _Units(14, np.array([0, 10, 14]), np.arange(14))
+    rows = np.array([250, 400, 100, 700, 1, 49])
+    assert lists(_of_keys(of_group, np.array([0, 1, 0, 0, 0, 0]), rows)) == [
+        [0, 1, 2], [10, 11, 12, 13], [2], [3, 4, 5, 6, 7, 8, 9], [9], [9],
+    ]  # fmt: skip
+
+
+def test_keys_that_share_a_hot_parent_are_not_told_all_its_units_and_use_all_of_them() -> None:
+    from group_models.adapters.spark_score import _of_keys, _Units
+
+    keys, salts = 5000, 64
+    rows = np.random.default_rng(0).integers(1, 1000, keys)
+    groups = np.zeros(keys, dtype=np.intp)
+    units = _of_keys(_Units(salts, np.array([0, salts]), np.arange(salts)), groups, rows)
+    assert keys <= len(units.values) <= keys + salts
+    counts = np.diff(units.offsets)
+    loads = np.bincount(units.values, np.repeat(rows / counts, counts))
+    assert len(loads) == salts
+    assert loads.max() < 1.1 * rows.sum() / salts
+    none = _of_keys(_Units(1, np.array([0]), np.array([], dtype=np.int64)), groups[:0], rows[:0])
+    assert (len(none.values), none.offsets.tolist()) == (0, [0])
 
 
 def test_a_predicate_is_decided_by_a_level_where_it_reads_no_other_column_or_no_null_makes_it_true() -> None:
