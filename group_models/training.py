@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from group_models.ports import Commit, Tables
 from group_models.preparing import Prepared, check_scope
 from group_models.resuming import FINISHED, append_event, check_same, read_events
 from group_models.showing import failures, worst_of_run
-from group_models.spec import check_run_id, is_uri
+from group_models.spec import check_run_id, is_uri, parent_fingerprint
 from group_models.starting import start, started_row, stats_of
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
@@ -241,9 +242,11 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
     store = tables.read(STORE, columns=STORE_COLUMNS, where=where)
     live = read_without_pins(tables, model_set, started["base_release"])
     max_age_days = prepared.spec.scoring.max_age_days
+    limits = json.loads(started["spec"])["limits"]
     identity = RunIdentity(
-        model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before()
-    )
+        model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before(),
+        parent_fingerprint=parent_fingerprint(started["spec_fingerprint"], limits.get("max_parent_rows")),
+    )  # fmt: skip
     ages, levels = live.ages(utc_now()), prepared.levels
     manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)
     tables.append(MANIFEST, manifest, Commit(model_set, run_id, 0))

@@ -258,7 +258,12 @@ def test_a_parent_with_too_many_rows_is_treated_like_a_key(any_spark: SparkSessi
     assert (used == 283) if oversize == "salt" else (30 < used < 140)
     assert set(rows[()]["metrics"]) == set(rows[()]["baseline_metrics"]) == {"mae", "rmse", "r2", "bias"}
     assert api.score(STRANGERS, asked)["prediction"].notna().all()
-    assert api.train(asked, spark=any_spark).counts == {"too_small": 8, "unchanged": 4}
+    again = api.train(asked, spark=any_spark)
+    assert again.counts == {"too_small": 8, "unchanged": 4}
+    assert again.facts()["parents"] == "carrier 4 (3 unchanged, 1 too_small); global 1 (1 unchanged)"
+    other = api.train({**asked, "limits": {**limits, "max_parent_rows": 99}}, spark=any_spark)
+    assert other.counts == {"too_small": 8, "unchanged": 4}
+    assert other.facts()["parents"] == "carrier 4 (3 trained, 1 too_small); global 1 (1 trained)"
 
 
 def test_a_run_that_died_between_two_levels_goes_on(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):

@@ -20,7 +20,7 @@ from group_models.planning import SIZES, Costs, plan_keys
 from group_models.plans import Plan, summarise
 from group_models.scopes import Scope
 from group_models.skew import describe_skew
-from group_models.spec import ParentSpec, Spec
+from group_models.spec import ParentSpec, Spec, parent_fingerprint
 
 KINDS = {"carrier": "string", "depot": "string", "stop": "integer"}
 LEVELS = Levels(KINDS, (("carrier", "depot"), ("carrier",), ()))
@@ -215,5 +215,14 @@ def test_parents_are_like_keys_but_for_their_rows():
     plain, other = spec(), spec(limits={"min_rows": 10, "max_parent_rows": 99})
     assert ParentSpec.of(plain).max_rows == plain.max_rows == (2_000_000, "max_key_rows")
     assert (ParentSpec.of(other).max_rows, other.max_rows) == ((99, "max_parent_rows"), plain.max_rows)
-    assert ParentSpec.of(other).fingerprint({}) == other.fingerprint({}) != plain.fingerprint({})
     assert spec(levels=[]).fingerprint({}) == plain.fingerprint({})
+
+
+def test_the_limit_of_parents_makes_other_models_of_parents_alone():
+    limits = [None, 99, 98]
+    specs = [spec(limits={"min_rows": 10, "max_parent_rows": limit}) for limit in limits]
+    (of_keys,) = {each.fingerprint({}) for each in specs}
+    of_parents = [ParentSpec.of(each).fingerprint({}) for each in specs]
+    assert of_parents[0] == of_keys
+    assert len(set(of_parents)) == 3
+    assert of_parents == [parent_fingerprint(of_keys, limit) for limit in limits]

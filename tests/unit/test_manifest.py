@@ -1,5 +1,7 @@
 """Plan, store and live set to manifest rows."""
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
@@ -135,6 +137,18 @@ def test_what_has_no_model_is_served_by_its_most_specific_parent_with_one() -> N
         "k=AA": ("parent", None, IDS["all"], "r0"),
         "global": ("previous", "r0", None, None),
     }
+
+
+def test_parents_are_fits_of_their_own_fingerprint() -> None:
+    plan, store = levelled(own=({"k": "UA", "s": "1"}, "trained"), ua=({"k": "UA"}, "trained"), all=({}, "unchanged"))
+
+    def found(run: RunIdentity, levels: Levels | None = LEVELS) -> dict[str, str]:
+        rows = compose(plan, store, {}, run, levels=levels).to_pylist()
+        return {row["level"]: row["spec_fingerprint"] for row in rows}
+
+    run = dataclasses.replace(RUN, parent_fingerprint="parents")
+    assert found(run) == {"k,s": "spec", "k": "parents", "global": "parents"}
+    assert found(RUN) == found(run, None) == dict.fromkeys(("k,s", "k", "global"), "spec")
 
 
 def test_without_a_parent_that_has_a_model_nothing_serves() -> None:
