@@ -236,6 +236,7 @@ def load_model(
     SpecError
         No key is named, or it does not name the key columns.
     """
+    check_one_of(alias, run_id)
     if key is None and not key_values:
         raise SpecError(
             ["no key is named; give its columns, or key=; key='global' is the model of all"], where="the call"
