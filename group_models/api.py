@@ -11,7 +11,7 @@ import pandas as pd
 from group_models import showing
 from group_models.checking import load_checked
 from group_models.errors import DataError, SpecError, StateError
-from group_models.keys import given_texts, is_key_id, show_key, texts_id
+from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
 from group_models.live import Alias, Live, newest_release, stored_model
 from group_models.logging_runs import log_trained
 from group_models.manifest import STATUSES
@@ -228,8 +228,19 @@ def load_model(
     Parameters
     ----------
     key
-        The key where column names are no Python names: a mapping, JSON, `a=1,b=2`, or a key id.
+        The key where column names are no Python names: a mapping, JSON, `a=1,b=2`, or a key id; `global` is the model
+        of all keys.
+
+    Raises
+    ------
+    SpecError
+        No key is named, or it does not name the key columns.
     """
+    check_one_of(alias, run_id)
+    if key is None and not key_values:
+        raise SpecError(
+            ["no key is named; give its columns, or key=; key='global' is the model of all"], where="the call"
+        )
     from group_models.adapters.mlflow_models import load_pyfunc
 
     row = find_model(spec, key if key is not None else key_values, alias=alias, run_id=run_id, warehouse=warehouse)
@@ -316,7 +327,7 @@ def show(
     return rows if worst is None else showing.worst(rows, worst)
 
 
-def _named(key: str | Mapping[str, Any], live: Live) -> tuple[str, Mapping[str, str | None] | None]:
+def _named(key: str | Mapping[str, Any], live: Live) -> tuple[str, KeyTexts | None]:
     """Return the id of a key or a parent as a person names it, and its values as text where they are given."""
     if isinstance(key, str) and is_key_id(key):
         return key, None

@@ -26,6 +26,9 @@ KeyValue: TypeAlias = str | int | bool | dt.date | None
 Key: TypeAlias = tuple[KeyValue, ...]
 KeyKind: TypeAlias = Literal["string", "integer", "boolean", "date"]
 
+KeyTexts: TypeAlias = Mapping[str, str | None]
+"""A key or a parent as its columns and their values as text; columns that it leaves open are not there."""
+
 GLOBAL = "global"
 """Name of the level, and of its one key, that leaves all columns open."""
 
@@ -136,7 +139,7 @@ def _digest(form: str) -> str:
     return hashlib.sha256(form.encode()).hexdigest()[:KEY_ID_LENGTH]
 
 
-def texts_id(texts: Mapping[str, str | None], kinds: Mapping[str, KeyKind]) -> str:
+def texts_id(texts: KeyTexts, kinds: Mapping[str, KeyKind]) -> str:
     """Return the id of a key or a parent from its values as text; columns that are not there are left open.
 
     Examples
@@ -163,7 +166,7 @@ def key_json(columns: Sequence[str], key: Key) -> str:
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
-def show_key(key: Mapping[str, str | None]) -> str:
+def show_key(key: KeyTexts) -> str:
     """Return a key as people write it: `carrier=UA, lane=EWR-IAH`, nulls as `null`.
 
     Examples
@@ -237,6 +240,9 @@ def given_texts(
     ({}, {'carrier': 'UA'})
     """
     given: Any = {} if key == GLOBAL and () in map(tuple, levels) else key
+    if isinstance(given, str) and not given.strip(" ,"):
+        # No columns are the global key, but who wrote nothing has rather forgotten them.
+        raise _key_error(key, "is empty")
     named = _split_key(given) if isinstance(given, str) else given
     columns = next((level for level in levels if set(level) == set(named)), list(kinds))
     values = given_key(named if len(columns) < len(kinds) else key, {name: kinds[name] for name in columns})

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.keys import level_name, texts_id
-from group_models.levels import KeyTexts, Levels
+from group_models.keys import KeyTexts, level_name, texts_id
+from group_models.levels import Levels
 from group_models.planning import SIZES
 from group_models.plans import Plan
 from group_models.spec import ParentSpec, Spec
@@ -102,7 +102,7 @@ def plan_levels(sizes: pa.Table, spec: Spec, levels: Levels, plan_level: PlanLev
     plan_level
         Plans the keys of one level.
     """
-    if not levels.parents:
+    if not levels.parents and pc.all(pc.equal(sizes["level"], levels.own), min_count=0).as_py():
         return plan_level(sizes, spec)
     parts: list[pa.Table] = []
     unit, wave = 0, 0

@@ -9,10 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from group_models.keys import GLOBAL, KeyKind, level_name, texts_id
-
-KeyTexts = Mapping[str, str | None]
-"""A key or a parent as its columns and their values as text; columns that it leaves open are not there."""
+from group_models.keys import GLOBAL, KeyKind, KeyTexts, level_name, texts_id
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,7 +53,8 @@ class Live:
     pinned
         Key id to the run that it is pinned to.
     parents
-        The columns of the levels whose models serve keys without one, as the newest published run has them.
+        The columns of the levels whose models serve keys without one, as the newest run that counts and answers for
+        all keys has them.
     """
 
     keys: pd.DataFrame
@@ -152,7 +153,7 @@ def _fold(
     started = read_runs(tables, model_set)
     plan = releases.runs_to_read(log, releases.runs_from(started), alias, as_of)
     rows = _manifest_rows(tables, model_set, sorted({*plan.run_ids, *pinned.values()}))
-    described = _described(tables, model_set, live_set(rows, plan, pinned), rows, started)
+    described = _described(tables, model_set, live_set(rows, plan, pinned), rows, started, plan.run_ids)
     return dataclasses.replace(described, pinned=pinned)
 
 
@@ -177,7 +178,7 @@ def read_key_kinds(tables: Tables, model_set: str, runs: Sequence[str] | None = 
 
 
 def read_levels(tables: Tables, model_set: str, runs: Sequence[str]) -> Levels:
-    """Return the levels of the newest of these runs."""
+    """Return the levels of the newest of these runs that answers for all keys, without one of the newest."""
     started = read_runs(tables, model_set)
     of_runs = started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string())))
     return Levels(_key_kinds(of_runs), _parents(of_runs))
@@ -223,7 +224,7 @@ def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
         raise StateError(f"model set {model_set} has no run {run_id!r} with a manifest ({said})")
     rows = _with_named_parents(tables, model_set, rows.drop_duplicates("key_id")).set_index("key_id")
     folded = rows[["model_run_id", "status"]].assign(newest_run_id=run_id, is_pinned=False).reset_index()
-    return _described(tables, model_set, folded, rows.reset_index(), read_runs(tables, model_set))
+    return _described(tables, model_set, folded, rows.reset_index(), read_runs(tables, model_set), [run_id])
 
 
 def _with_named_parents(tables: Tables, model_set: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -255,8 +256,15 @@ def _manifest_rows(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.Da
     return pd.DataFrame(rows.to_pandas(maps_as_pydicts="strict"))
 
 
-def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.DataFrame, started: pa.Table) -> Live:
-    """Add to the folded keys what the manifest says of them and of their models."""
+def _described(
+    tables: Tables,
+    model_set: str,
+    folded: pd.DataFrame,
+    rows: pd.DataFrame,
+    started: pa.Table,
+    counting: Sequence[str],
+) -> Live:
+    """Add to the folded keys what the manifest says of them and of their models; levels are those of `counting`."""
     known = rows[["key_id", "level", "key"]].drop_duplicates("key_id").set_index("key_id")
     keys = folded.set_index("key_id").join(known)
     keys["key_json"] = [key_json(list(key), tuple(key.values())) for key in keys["key"]]
@@ -270,7 +278,8 @@ def _described(tables: Tables, model_set: str, folded: pd.DataFrame, rows: pd.Da
     newest = sorted(set(keys["newest_run_id"].dropna()))
     published = started.filter(pc.is_in(started["run_id"], pa.array(newest, pa.string())))
     kinds = _key_kinds(serving if serving.num_rows else published)
-    return Live(keys, _run_features(serving), kinds, _run_libraries(serving), parents=_parents(published))
+    of_levels = started.filter(pc.is_in(started["run_id"], pa.array(counting, pa.string())))
+    return Live(keys, _run_features(serving), kinds, _run_libraries(serving), parents=_parents(of_levels))
 
 
 def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
@@ -303,20 +312,23 @@ def _run_libraries(started: pa.Table) -> dict[str, tuple[Versions, tuple[str, ..
 
 
 def _parents(started: pa.Table) -> tuple[tuple[str, ...], ...]:
-    """Return the levels of the newest of these runs."""
-    specs = started.sort_by("at")["spec"].to_pylist()
+    """Return the levels of the newest of these runs that answers for all keys, without one of the newest.
+
+    A scoped run is of a few keys: it must not say what serves all the others.
+    """
+    full = started.filter(pc.is_null(started["scope"]))
+    specs = (full if full.num_rows else started).sort_by("at")["spec"].to_pylist()
     return tuple(map(tuple, json.loads(specs[-1] or "{}").get("levels", ()))) if specs else ()
 
 
 def _key_kinds(started: pa.Table) -> dict[str, KeyKind]:
-    """Return the key columns that these runs were trained with: all the same ones."""
+    """Return the key columns that these runs were trained with: all the same ones in one order, as ids need it."""
     rows = started.sort_by("at").to_pylist()
-    kinds = dict(rows[-1]["key_kinds"]) if rows else {}
-    if other := [row["run_id"] for row in rows if dict(row["key_kinds"]) != kinds]:
-        raise StateError(
-            f"the live models have different key columns (run {other[0]} has others); roll back, or retrain"
-        )
-    return kinds
+    kinds = list(rows[-1]["key_kinds"]) if rows else []
+    if other := [row["run_id"] for row in rows if list(row["key_kinds"]) != kinds]:
+        said = f"run {other[0]} has others, or has them in another order"
+        raise StateError(f"the live models have different key columns ({said}); roll back, or retrain")
+    return dict(kinds)
 
 
 def stored_model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -50,6 +50,8 @@ class RunIdentity:
     stored_before
         Numbers of the store's commits that were trained on the data and the spec that the run says; None for all.
         The others' fingerprints are null, so that their keys are trained again.
+    parent_fingerprint
+        The `spec_fingerprint` of parents, by default that of keys.
     """
 
     model_set: str
@@ -57,6 +59,7 @@ class RunIdentity:
     spec_fingerprint: str
     max_age_days: float | None = None
     stored_before: frozenset[int] | None = None
+    parent_fingerprint: str | None = None
 
 
 def first_rows(store: pa.Table) -> pa.Table:
@@ -122,8 +125,9 @@ def compose(
     columns["policy"] = pa.array(none_where(decision, ~is_fitted), pa.string())
     notes = _age_notes(plan.column("key_id"), status, columns["serves"], ages, run.max_age_days)
     columns["reason"] = _reasons(plan.column("reason"), outcome.column("reason"), notes)
-    for name in ("model_set", "run_id", "spec_fingerprint"):
+    for name in ("model_set", "run_id"):
         columns[name] = pa.array([getattr(run, name)] * plan.num_rows, pa.string())
+    columns["spec_fingerprint"] = _spec_fingerprints(plan.column("level"), run, levels)
     if run.stored_before is not None:
         is_known = pc.is_in(outcome.column("number"), pa.array(sorted(run.stored_before), pa.int64()))
         for name in ("data_fingerprint", "spec_fingerprint"):
@@ -155,6 +159,12 @@ def _serving(
         serves[~pd.isna(parent_run)] = "parent"
     columns = {"serves": serves, "model_run_id": model_run, "parent_key_id": parent_key, "parent_run_id": parent_run}
     return {name: pa.array(values, pa.string()) for name, values in columns.items()}
+
+
+def _spec_fingerprints(level: pa.ChunkedArray, run: RunIdentity, levels: Levels | None) -> pa.ChunkedArray:
+    of_parents = pa.scalar(run.parent_fingerprint or run.spec_fingerprint)
+    is_own = pc.equal(level, levels.own) if levels is not None else pc.is_valid(level)
+    return pc.if_else(is_own, pa.scalar(run.spec_fingerprint), of_parents)
 
 
 def _age_notes(
@@ -197,17 +207,33 @@ def count_levels(manifest: pa.Table) -> dict[str, dict[str, int]]:
     return {name: count_statuses(manifest.filter(pc.equal(manifest["level"], name))) for name in levels}
 
 
-def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits) -> str | None:
+def manifest_refusal(manifest: pa.Table, limits: Limits) -> str | None:
+    """Return why a run with this manifest (columns `level`, `status`, `serves`) must not be published, or None."""
+    is_kept = pc.and_(pc.is_in(manifest["status"], pa.array(FAILED)), pc.equal(manifest["serves"], "previous"))
+    kept = set(manifest.filter(is_kept)["level"].to_pylist())
+    return levels_refusal(count_levels(manifest), limits, kept)
+
+
+def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits, kept: Collection[str] = ()) -> str | None:
     """Return why a run with these outcomes by level must not be published by itself, or None.
 
     Each level by itself must have trained a key where it tried one: what another level serves instead would hide
-    that all its models fail.
+    that all its models fail. A level of parents may fail while earlier models of it serve on: it has few parents,
+    the global one has one, and they must not hold back all good keys.
+
+    Parameters
+    ----------
+    counts
+        Keys by level and status, the most specific level first.
+    kept
+        Levels of which something that failed has an earlier model.
     """
     total: Counter[str] = Counter()
-    for level, of_level in counts.items():
+    for place, (level, of_level) in enumerate(counts.items()):
         total.update(of_level)
         failed = sum(of_level.get(status, 0) for status in FAILED)
-        if len(counts) > 1 and failed and not of_level.get("trained"):
+        is_asked = len(counts) > 1 and (place == 0 or level not in kept)
+        if is_asked and failed and not of_level.get("trained"):
             return f"level {level}: {release_refusal(of_level, limits)}"
     return release_refusal(total, limits)
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 import pyarrow.compute as pc
 
-from group_models.keys import level_name
-from group_models.levels import KeyTexts
+from group_models.keys import KeyTexts, level_name
 from group_models.live import Live, read_key_kinds
 from group_models.manifest import count_levels
 from group_models.plans import levels_text

@@ -104,7 +104,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
-    _check_keys_kept(tables, spec, dict(checked.keys))
+    check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
     scope = find_scope(
         ask or Ask(), tables, spec.model_set, checked.keys, lambda w: spark_source.check_predicate(spark, w, key_types)
@@ -230,7 +230,8 @@ def _in_scope(prepared: Prepared, sizes: pa.Table) -> pa.Table:
 def _notes(scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
     notes = [library_note(unchanged["key_id"], history)]
-    if left_out:
+    # Parents are counted before the scope is: of a few keys the number would tell nothing.
+    if left_out and scope.text is None:
         named = counts_text(left_out)
         notes.append(f"parents with one child are left out, for they have the same rows: {named}")
     planned = set(plan.keys["key_id"].to_pylist())
@@ -263,13 +264,20 @@ def _measure_cutoff(prepared: Prepared) -> int | None:
     return spark_sizes.measure_cutoff(prepared.rows(scoped=False), prepared.spec.holdout.share)
 
 
-def _check_keys_kept(tables: Tables, spec: Spec, now: Mapping[str, KeyKind]) -> None:
-    """Refuse a spec whose key columns are others than those of the runs that are published."""
+def check_keys_kept(tables: Tables, spec: Spec, now: Mapping[str, KeyKind]) -> None:
+    """Refuse a spec whose key columns are others, or in another order, than those of the runs that are published.
+
+    Raises
+    ------
+    SpecError
+        It names both.
+    """
     before = read_key_kinds(tables, spec.model_set)
-    if before and before != now:
+    # In order too: the ids of keys depend on it.
+    if before and list(before.items()) != list(now.items()):
         said, meant = (", ".join(f"{name} ({kind})" for name, kind in kinds.items()) for kinds in (before, now))
         rule = f"keys: model set {spec.model_set} is published with {said}, the spec has {meant}"
-        raise SpecError([f"{rule}; give it a name of its own"])
+        raise SpecError([f"{rule}; write them so and in this order, or give it a name of its own"])
 
 
 def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:

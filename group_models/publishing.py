@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
 from group_models import releases
 from group_models.cleans import check_kept, cleaned_text, kept_releases
 from group_models.errors import StateError
 from group_models.folding import publish_refusal
 from group_models.live import Alias, read_releases, read_runs
-from group_models.manifest import count_levels, levels_refusal
+from group_models.manifest import manifest_refusal
 from group_models.ports import LOG_OWNER, Commit, Tables
 from group_models.releases import Act, Release
 from group_models.spec import Limits
@@ -54,8 +56,8 @@ def publish(
     def act(log: Sequence[Release]) -> Act:
         if why := cleaned_text(log, run_id):
             raise StateError(f"run {run_id} is not published: {why}; train it again")
-        counts = manifest_counts(tables, model_set, run_id)
-        if not force and (why := levels_refusal(counts, limits)):
+        manifest = read_outcomes(tables, model_set, run_id)
+        if not force and (why := manifest_refusal(manifest, limits)):
             raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
         check(log)
         if why := log_refusal(tables, model_set, run_id, alias, log=log, force=force):
@@ -139,8 +141,8 @@ def _before_now(log: Sequence[Release], alias: Alias) -> str:
     raise StateError(f"there is no earlier release of {alias} to go back to; `release list` shows the log")
 
 
-def manifest_counts(tables: Tables, model_set: str, run_id: str) -> dict[str, dict[str, int]]:
-    """Return the keys of a finished manifest by level and status.
+def read_outcomes(tables: Tables, model_set: str, run_id: str) -> pa.Table:
+    """Return what came of each key of a finished manifest: `key_id`, `level`, `status`, `serves`.
 
     Raises
     ------
@@ -148,12 +150,12 @@ def manifest_counts(tables: Tables, model_set: str, run_id: str) -> dict[str, di
         There is no such run, or its manifest is not written yet.
     """
     where = {"model_set": [model_set], "run_id": [run_id]}
-    statuses = tables.read(MANIFEST, columns=["key_id", "level", "status"], where=where)
+    manifest = tables.read(MANIFEST, columns=["key_id", "level", "status", "serves"], where=where)
     check_manifest(tables, model_set, run_id)
     planned = set(tables.read(PLAN, columns=["key_id"], where=where)["key_id"].to_pylist())
-    if planned != set(statuses["key_id"].to_pylist()):
-        raise StateError(f"run {run_id}: {len(planned)} keys in, {statuses.num_rows} other rows out; not released")
-    return count_levels(statuses)
+    if planned != set(manifest["key_id"].to_pylist()):
+        raise StateError(f"run {run_id}: {len(planned)} keys in, {manifest.num_rows} other rows out; not released")
+    return manifest
 
 
 def check_manifest(tables: Tables, model_set: str, run_id: str) -> None:

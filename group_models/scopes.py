@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from group_models.errors import SpecError
-from group_models.keys import KeyKind, given_key, is_key_id, key_id, key_text
-
-KeyTexts: TypeAlias = Mapping[str, str | None]
-"""A key as its columns and their values as text."""
+from group_models.keys import KeyKind, KeyTexts, given_key, is_key_id, key_id, key_text
 
 KeysLike: TypeAlias = str | Path | Sequence[Any]
 """A list of keys: a file, or keys as a person gives them (mappings, tuples, `a=1,b=2`, key ids)."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from group_models.errors import StateError
-from group_models.keys import KeyKind
+from group_models.keys import KeyKind, KeyTexts
 from group_models.live import newest_release, read_without_pins
 from group_models.manifest import FAILED
 from group_models.ports import Tables
-from group_models.scopes import FAILED_KEYS, KEYS, Ask, KeyTexts, Scope, list_of, read_keys
+from group_models.scopes import FAILED_KEYS, KEYS, Ask, Scope, list_of, read_keys
 from group_models.tables import PLAN, RUN
 
 

@@ -289,8 +289,6 @@ class Spec(_Model):
         plain = self._plain()
         decides = {name: plain[name] for name in _DECIDE_A_FIT}
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
-        if self.limits.max_parent_rows is not None:
-            decides["largest parent"] = self.limits.max_parent_rows
         libraries = {name: minor(version) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -309,6 +307,17 @@ class ParentSpec(Spec):
         """Usable rows over which a parent is oversize, and the name of that limit."""
         rows = self.limits.max_parent_rows
         return super().max_rows if rows is None else (rows, "max_parent_rows")
+
+    def fingerprint(self, versions: Mapping[str, str]) -> str:
+        """Return the hash of all that decides a fit of a parent."""
+        return parent_fingerprint(super().fingerprint(versions), self.limits.max_parent_rows)
+
+
+def parent_fingerprint(fingerprint: str, max_parent_rows: int | None) -> str:
+    """Return the fingerprint of parents' fits, from that of keys' fits: the same unless parents have a limit."""
+    if max_parent_rows is None:
+        return fingerprint
+    return hashlib.sha256(f"{fingerprint}, largest parent: {max_parent_rows}".encode()).hexdigest()[:32]
 
 
 def name_mistake(name: str) -> str | None:

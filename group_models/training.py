@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -10,16 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from group_models.adapters import spark_probe, spark_ship, spark_sizes
 from group_models.live import check_not_cleaned, read_without_pins
-from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_levels, levels_refusal
+from group_models.manifest import STORE_COLUMNS, RunIdentity, compose, count_levels, manifest_refusal
 from group_models.parents import Parents, read_parents
 from group_models.plans import Plan, summarise
 from group_models.ports import Commit, Tables
 from group_models.preparing import Prepared, check_scope
 from group_models.resuming import FINISHED, append_event, check_same, read_events
 from group_models.showing import failures, worst_of_run
-from group_models.spec import check_run_id, is_uri
+from group_models.spec import check_run_id, is_uri, parent_fingerprint
 from group_models.starting import start, started_row, stats_of
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
@@ -194,9 +197,9 @@ def train_run(
     with clock.phase("train"):
         train_waves(prepared, plan, run_id, say)
     with clock.phase("manifest"):
-        by_level = _write_manifest(prepared, plan, run_id)
-    counts = by_level.get(prepared.levels.own, {})
-    refusal = levels_refusal(by_level, prepared.spec.limits)
+        manifest = _write_manifest(prepared, plan, run_id)
+    counts = count_levels(manifest).get(prepared.levels.own, {})
+    refusal = manifest_refusal(manifest, prepared.spec.limits)
     run = Run(prepared.spec.model_set, run_id, counts, clock.seconds, prepared.tables, refusal, slots=plan.slots)
     with clock.phase("release"):
         run = release(run)
@@ -230,8 +233,8 @@ def _shared_paths(prepared: Prepared) -> list[str]:
     return [path for path in [*source, *prepared.tables.local_paths()] if Path(path).exists()]
 
 
-def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> dict[str, dict[str, int]]:
-    """Compose the manifest, write it once, and return the keys by level and status as they are in the table."""
+def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
+    """Compose the manifest, write it once, and return what came of each key as it is in the table."""
     tables, model_set = prepared.tables, prepared.spec.model_set
     events = read_events(tables, model_set, run_id)
     started = started_row(events)
@@ -239,10 +242,12 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> dict[str, di
     store = tables.read(STORE, columns=STORE_COLUMNS, where=where)
     live = read_without_pins(tables, model_set, started["base_release"])
     max_age_days = prepared.spec.scoring.max_age_days
+    limits = json.loads(started["spec"])["limits"]
     identity = RunIdentity(
-        model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before()
-    )
+        model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before(),
+        parent_fingerprint=parent_fingerprint(started["spec_fingerprint"], limits.get("max_parent_rows")),
+    )  # fmt: skip
     ages, levels = live.ages(utc_now()), prepared.levels
     manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)
     tables.append(MANIFEST, manifest, Commit(model_set, run_id, 0))
-    return count_levels(tables.read(MANIFEST, columns=["level", "status"], where=where))
+    return tables.read(MANIFEST, columns=["level", "status", "serves"], where=where)

@@ -131,7 +131,8 @@ class _Units:
 def _assign_units(spark: SparkSession, plan: ScorePlan, slots: int) -> _Units:
     """Spread models over units by their rows; a hot one gets several, and travels to each."""
     one_of, groups = _served_alike(plan)
-    rows = np.bincount(groups, plan.keys["rows"].to_numpy(), len(one_of))
+    of_keys = plan.keys["rows"].to_numpy()
+    rows = np.bincount(groups, of_keys, len(one_of))
     seconds = rows * _ROW_SECONDS + _LOAD_SECONDS
     aimed = int(max(1, min(len(rows) * slots, slots * _UNITS_PER_SLOT)))
     fair = max(float(seconds.sum()) / aimed, _MIN_SALT_ROWS * _ROW_SECONDS)
@@ -141,7 +142,7 @@ def _assign_units(spark: SparkSession, plan: ScorePlan, slots: int) -> _Units:
     unit = pack((seconds / salts)[owner], model_bytes[owner, None], (float(MAX_UNIT_MODEL_BYTES),), aimed)
     count = int(unit.max()) + 1 if len(unit) else 1
     placed = placed_units(spark, count)
-    return _of_keys(_Units(count, np.concatenate([[0], np.cumsum(salts)]), placed[unit]), groups)
+    return _of_keys(_Units(count, np.concatenate([[0], np.cumsum(salts)]), placed[unit]), groups, of_keys)
 
 
 def _served_alike(plan: ScorePlan) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -155,12 +156,31 @@ def _served_alike(plan: ScorePlan) -> tuple[npt.NDArray[np.intp], npt.NDArray[np
     return one_of, groups
 
 
-def _of_keys(units: _Units, groups: npt.NDArray[np.intp]) -> _Units:
-    """Return the units of each key, from those of each group of keys."""
-    counts = np.diff(units.offsets)[groups]
+def _of_keys(units: _Units, groups: npt.NDArray[np.intp], rows: npt.NDArray[np.int64]) -> _Units:
+    """Return the units of each key, from those of each group of keys: as many as its rows need.
+
+    The keys of a group lie on its units one after the other, as their rows come to. So all lists together have about
+    as many units as there are keys and units, where a hot parent may serve very many keys.
+    """
+    salts = np.diff(units.offsets)[groups]
+    in_groups = np.bincount(groups, rows, len(units.offsets) - 1).astype(np.int64)
+    of_group = np.maximum(in_groups[groups], 1)
+    counts = np.clip(-(-rows * salts // of_group), 1, salts)
+    first = (_rows_before(groups, rows, in_groups) * salts) // of_group
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    places = np.arange(offsets[-1]) + np.repeat(units.offsets[:-1][groups] - offsets[:-1], counts)
+    turns = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - first, counts)
+    places = np.repeat(units.offsets[:-1][groups], counts) + turns % np.repeat(salts, counts)
     return _Units(units.count, offsets, units.values[places])
+
+
+def _rows_before(
+    groups: npt.NDArray[np.intp], rows: npt.NDArray[np.int64], in_groups: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return per key the rows of the keys of its group that stand before it."""
+    order = np.argsort(groups, kind="stable")
+    before = np.empty(len(rows), dtype=np.int64)
+    before[order] = np.cumsum(rows[order]) - rows[order]
+    return np.asarray(before - (np.cumsum(in_groups) - in_groups)[groups], dtype=np.int64)
 
 
 def _model_bytes(plan: ScorePlan) -> npt.NDArray[np.float64]:

@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 from group_models.adapters.spark_columns import named, upload
 from group_models.adapters.spark_errors import first_line
 from group_models.errors import DataError, SpecError
+from group_models.keys import KeyTexts
 from group_models.loading import is_missing
 from group_models.objects import resolve
-from group_models.scopes import KeyTexts, Scope
+from group_models.scopes import Scope
 from group_models.spec import Source, is_uri
 
 _QUOTED = re.compile(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
@@ -199,7 +200,8 @@ def decides(where: str, level: Sequence[str], names: Sequence[str]) -> bool:
     """
     found = (match[1] or match[2] for match in _NAMES.finditer(where))
     quoted = {name.replace("``", "`").lower() for name in found if name}
-    words = {*quoted, *re.findall(r"[^\W\d]\w*", _NAMES.sub(" ", where).lower())}
+    # Spark takes `2nd` for a name without quotes, and `2` for a number.
+    words = {*quoted, *(word for word in re.findall(r"\w+", _NAMES.sub(" ", where).lower()) if not word.isdigit())}
     columns = {name.lower() for name in names}
     reads_no_other = words.isdisjoint(columns - {name.lower() for name in level})
     return reads_no_other or ("<=>" not in where and words <= columns | _STRICT)

@@ -198,11 +198,10 @@ def test_unchanged_parents_keep_their_models_and_go_on_serving(spark: SparkSessi
 def test_keys_and_strangers_are_loaded_and_shown_as_their_parents_serve_them(parents: dict[str, Any]):
     loaded = {
         "carrier=AA,stop=1": '{"carrier":"AA"}', "carrier=UA,stop=77": '{"carrier":"UA"}', "carrier=new,stop=1": "{}",
-        "carrier=few,stop=2": "{}", "carrier=UA": '{"carrier":"UA"}', "global": "{}", "carrier=one": None,
+        "carrier=few,stop=2": "{}", "carrier=UA": '{"carrier":"UA"}', "global": "{}", "carrier=one": "{}",
     }  # fmt: skip
     for key, said in loaded.items():
-        if said is not None:
-            assert api.load_model(parents, key=key).metadata.metadata["key"] == said, key
+        assert api.load_model(parents, key=key).metadata.metadata["key"] == said, key
     for stranger in ("carrier=one", "carrier=new,stop=1"):
         said = rf"no published run knows key '{stranger}' \(key_id \w+\); its rows are served by its parent global"
         with pytest.raises(StateError, match=said):
@@ -259,12 +258,17 @@ def test_a_parent_with_too_many_rows_is_treated_like_a_key(any_spark: SparkSessi
     assert (used == 283) if oversize == "salt" else (30 < used < 140)
     assert set(rows[()]["metrics"]) == set(rows[()]["baseline_metrics"]) == {"mae", "rmse", "r2", "bias"}
     assert api.score(STRANGERS, asked)["prediction"].notna().all()
-    assert api.train(asked, spark=any_spark).counts == {"too_small": 8, "unchanged": 4}
+    again = api.train(asked, spark=any_spark)
+    assert again.counts == {"too_small": 8, "unchanged": 4}
+    assert again.facts()["parents"] == "carrier 4 (3 unchanged, 1 too_small); global 1 (1 unchanged)"
+    other = api.train({**asked, "limits": {**limits, "max_parent_rows": 99}}, spark=any_spark)
+    assert other.counts == {"too_small": 8, "unchanged": 4}
+    assert other.facts()["parents"] == "carrier 4 (3 trained, 1 too_small); global 1 (1 trained)"
 
 
 def test_a_run_that_died_between_two_levels_goes_on(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
     tables = MemoryTables(fail_on={5: "raise"})
-    monkeypatch.setattr(targets, "_tables", lambda *_: tables)
+    monkeypatch.setattr(targets, "tables_of", lambda *_: tables)
     asked = spec(spark, Path("unused"))
     with pytest.raises(StateError, match="append 5 was told to"):
         api.train(asked, spark=spark, run_id="night")

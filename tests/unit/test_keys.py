@@ -23,6 +23,7 @@ from group_models.keys import (
     key_text,
     parse_key,
     parse_key_value,
+    texts_id,
 )
 
 KINDS: dict[str, KeyKind] = {"carrier": "string", "stop": "integer", "is_hub": "boolean", "day": "date"}
@@ -166,3 +167,23 @@ def test_a_seed_has_31_bits_and_comes_from_seed_and_key_alone(seed: int, key: Ke
 def test_seeds_of_two_keys_or_two_specs_differ():
     seeds = {key_seed(seed, key_id((number,))) for seed in range(20) for number in range(50)}
     assert len(seeds) == 1000
+
+
+@pytest.mark.parametrize("given_", ["", " ", ","])
+def test_no_text_is_not_the_global_key(given_: str):
+    with pytest.raises(SpecError, match=f"key '{given_}' is empty; give JSON"):
+        parse_key(given_, KINDS, [["carrier"], []])
+
+
+@pytest.mark.parametrize("given_", ["global", "{}", {}])
+def test_the_global_key_is_named_by_its_name_or_by_no_columns(given_: Any):
+    assert parse_key(given_, KINDS, [[]]) == texts_id({}, KINDS)
+    with pytest.raises(SpecError, match="the key columns are carrier"):
+        parse_key({}, KINDS, [["carrier"]])
+
+
+def test_a_model_of_no_key_is_refused():
+    from group_models.api import load_model
+
+    with pytest.raises(SpecError, match="no key is named; give its columns"):
+        load_model("a.b.c")

@@ -11,14 +11,16 @@ import pyarrow as pa
 import pytest
 
 from group_models.errors import DataError, SpecError
+from group_models.incremental import History
 from group_models.keys import texts_id
 from group_models.leveling import parent_sizes, plan_levels
 from group_models.levels import Levels
 from group_models.loading import load_spec
 from group_models.planning import SIZES, Costs, plan_keys
 from group_models.plans import Plan, summarise
+from group_models.scopes import Scope
 from group_models.skew import describe_skew
-from group_models.spec import ParentSpec, Spec
+from group_models.spec import ParentSpec, Spec, parent_fingerprint
 
 KINDS = {"carrier": "string", "depot": "string", "stop": "integer"}
 LEVELS = Levels(KINDS, (("carrier", "depot"), ("carrier",), ()))
@@ -159,23 +161,29 @@ def test_parents_that_are_over_the_limit_of_parents_are_refused_by_its_name():
         )
 
 
-def test_of_a_level_that_the_spec_has_no_more_nothing_is_trained():
-    gone = pa.table(
-        {
-            name: [
-                {"key_id": "x", "level": "depot", "rows": 0, "usable_rows": 0, "bytes": 0, "key": [("depot", "E")]}.get(
-                    name
-                )
-            ]
-            for name in WORLD.schema.names
-        },
-        schema=WORLD.schema,
-    )
+def test_parents_that_are_left_out_are_told_where_all_are_looked_at():
+    from group_models.preparing import _notes
+
+    _, left_out = parent_sizes(WORLD, LEVELS, ())
+    plan = planned(WORLD, spec())
+    (said,) = _notes(Scope(), plan, History.none(), left_out)
+    assert said.endswith("they have the same rows: 4 carrier,depot, 1 carrier")
+    assert _notes(Scope.of_where("carrier = 'UA'"), plan, History.none(), left_out) == ()
+
+
+@pytest.mark.parametrize("parents", [LEVELS.parents, ()])
+def test_of_a_level_that_the_spec_has_no_more_nothing_is_trained(parents: tuple[tuple[str, ...], ...]):
+    retired = {"key_id": "x", "level": "depot", "rows": 0, "usable_rows": 0, "bytes": 0, "key": [("depot", "E")]}
+    gone = pa.Table.from_pylist([retired], schema=WORLD.schema)
     plan = plan_levels(
-        pa.concat_tables([WORLD, gone]), spec(), LEVELS, lambda keys, its: plan_keys(keys, its, COSTS, slots=2)
+        pa.concat_tables([WORLD, gone]),
+        spec(levels=[list(level) for level in parents]),
+        Levels(KINDS, parents),
+        lambda keys, its: plan_keys(keys, its, COSTS, slots=2),
     )
     row = by_key(plan.keys)[("depot", "E"),]
     assert (row["decision"], row["reason"], row["wave"]) == ("vanished", "the spec has no level depot any more", None)
+    assert (plan.own().keys.num_rows, summarise(plan).keys) == (WORLD.num_rows, WORLD.num_rows)
 
 
 @pytest.mark.parametrize(
@@ -207,5 +215,14 @@ def test_parents_are_like_keys_but_for_their_rows():
     plain, other = spec(), spec(limits={"min_rows": 10, "max_parent_rows": 99})
     assert ParentSpec.of(plain).max_rows == plain.max_rows == (2_000_000, "max_key_rows")
     assert (ParentSpec.of(other).max_rows, other.max_rows) == ((99, "max_parent_rows"), plain.max_rows)
-    assert ParentSpec.of(other).fingerprint({}) == other.fingerprint({}) != plain.fingerprint({})
     assert spec(levels=[]).fingerprint({}) == plain.fingerprint({})
+
+
+def test_the_limit_of_parents_makes_other_models_of_parents_alone():
+    limits = [None, 99, 98]
+    specs = [spec(limits={"min_rows": 10, "max_parent_rows": limit}) for limit in limits]
+    (of_keys,) = {each.fingerprint({}) for each in specs}
+    of_parents = [ParentSpec.of(each).fingerprint({}) for each in specs]
+    assert of_parents[0] == of_keys
+    assert len(set(of_parents)) == 3
+    assert of_parents == [parent_fingerprint(of_keys, limit) for limit in limits]

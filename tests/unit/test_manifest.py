@@ -1,5 +1,7 @@
 """Plan, store and live set to manifest rows."""
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
@@ -13,6 +15,7 @@ from group_models.manifest import (
     count_statuses,
     first_rows,
     levels_refusal,
+    manifest_refusal,
     missing_keys,
     release_refusal,
 )
@@ -136,6 +139,18 @@ def test_what_has_no_model_is_served_by_its_most_specific_parent_with_one() -> N
     }
 
 
+def test_parents_are_fits_of_their_own_fingerprint() -> None:
+    plan, store = levelled(own=({"k": "UA", "s": "1"}, "trained"), ua=({"k": "UA"}, "trained"), all=({}, "unchanged"))
+
+    def found(run: RunIdentity, levels: Levels | None = LEVELS) -> dict[str, str]:
+        rows = compose(plan, store, {}, run, levels=levels).to_pylist()
+        return {row["level"]: row["spec_fingerprint"] for row in rows}
+
+    run = dataclasses.replace(RUN, parent_fingerprint="parents")
+    assert found(run) == {"k,s": "spec", "k": "parents", "global": "parents"}
+    assert found(RUN) == found(run, None) == dict.fromkeys(("k,s", "k", "global"), "spec")
+
+
 def test_without_a_parent_that_has_a_model_nothing_serves() -> None:
     plan, store = levelled(small=({"k": "UA", "s": "1"}, "too_small"), ua=({"k": "UA"}, "failed"))
     rows = compose(plan, store, {}, RUN, levels=LEVELS).to_pylist()
@@ -152,6 +167,27 @@ def test_d2_no_level_hides_that_all_models_of_another_fail(failing: str) -> None
     assert str(levels_refusal(counts, limits)).startswith(said)
     counts[failing] |= {"trained": 1}
     assert levels_refusal(counts, limits) is None
+
+
+def test_d2_a_failed_parent_of_which_an_earlier_model_serves_holds_back_no_good_keys() -> None:
+    plan, store = levelled(
+        good=({"k": "UA", "s": "1"}, "trained"),
+        ua=({"k": "UA"}, "trained"),
+        whole=({}, "failed"),
+    )
+
+    def refusal(live: dict[str, str]) -> str | None:
+        return manifest_refusal(compose(plan, store, live, RUN, levels=LEVELS), Limits())
+
+    assert refusal({IDS["all"]: "r0"}) is None
+    assert str(refusal({})).startswith("level global: none of 1 keys could be trained (1 failed)")
+
+
+def test_d2_keys_of_which_all_fail_are_refused_whatever_serves_them() -> None:
+    own = {"k": "UA", "s": "1"}
+    plan, store = levelled(bad=(own, "failed"), ua=({"k": "UA"}, "trained"), whole=({}, "trained"))
+    manifest = compose(plan, store, {texts_id(own, LEVELS.kinds): "r0"}, RUN, levels=LEVELS)
+    assert str(manifest_refusal(manifest, Limits())).startswith("level k,s: none of 1 keys")
 
 
 def test_the_share_of_failed_keys_is_that_of_keys_and_parents() -> None:

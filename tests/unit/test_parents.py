@@ -151,6 +151,24 @@ def test_only_levels_of_the_newest_run_serve() -> None:
     assert read_levels(tables_of(), SET, ["r1"]).parents == (("k",), ())
 
 
+def test_a_scoped_run_does_not_say_which_levels_serve_all_other_keys() -> None:
+    tables = tables_of()
+    for run_id, levels, scope in (("r2", [], "k = 'B'"), ("r3", [["k"]], None)):
+        started = {"model_set": SET, "run_id": run_id, "event": "started", "key_kinds": list(KINDS.items())}
+        at = NOW + dt.timedelta(hours=int(run_id[1]))
+        started |= {"at": at, "spec": json.dumps({"levels": levels}), "scope": scope, "base_release": "x"}
+        tables.append(RUN, RUN.rows([started]), Commit(SET, run_id, 0))
+        row = {**row_of(NEW, "failed", MANIFEST), "run_id": run_id, "key": list(NEW.items())}
+        tables.append(MANIFEST, MANIFEST.rows([row]), Commit(SET, run_id, 0))
+        publish = {"model_set": SET, "release_id": run_id, "alias": "champion", "action": "publish", "run_id": run_id}
+        tables.append(RELEASE, RELEASE.rows([{**publish, "at": at}]), Commit(SET, LOG_OWNER, int(run_id[1])))
+        wanted = (("k",), ()) if run_id == "r2" else (("k",),)
+        assert read_live(tables, SET).parents == wanted
+    before = read_live(tables, SET, as_of="r2")
+    assert statuses(before, SMALL, NEW, with_parents=True) == [("parent", "k"), ("parent", "global")]
+    assert read_run(tables, SET, "r2").parents == ()
+
+
 def test_what_is_shown_is_what_serves() -> None:
     tables = tables_of()
     rows = {row["key_id"]: row for row in newest_rows(tables, SET, read_live(tables, SET))}
@@ -216,29 +234,57 @@ def test_keys_that_share_a_model_share_its_units() -> None:
     )
     one_of, groups = _served_alike(plan)
     assert (one_of.tolist(), groups.tolist()) == ([0, 1, 3], [0, 1, 0, 2])
-    units = _of_keys(_Units(5, np.array([0, 2, 3, 4]), np.array([7, 8, 9, 4])), groups)
-    assert [units.values[a:b].tolist() for a, b in zip(units.offsets, units.offsets[1:], strict=False)] == [
-        [7, 8],
-        [9],
-        [7, 8],
-        [4],
-    ]
+    units = _of_keys(_Units(5, np.array([0, 2, 3, 4]), np.array([7, 8, 9, 4])), groups, np.array([4, 1, 4, 1]))
+    assert lists(units) == [[7], [9], [8], [4]]
+
+
+def lists(units: Any) -> list[list[int]]:
+    """Return the units of each key."""
+    return [units.values[a:b].tolist() for a, b in zip(units.offsets, units.offsets[1:], strict=False)]
+
+
+def test_a_key_has_as_many_units_of_its_parent_as_its_rows_need() -> None:
+    from group_models.adapters.spark_score import _of_keys, _Units
+
+    of_group = _Units(14, np.array([0, 10, 14]), np.arange(14))
+    rows = np.array([250, 400, 100, 700, 1, 49])
+    assert lists(_of_keys(of_group, np.array([0, 1, 0, 0, 0, 0]), rows)) == [
+        [0, 1, 2], [10, 11, 12, 13], [2], [3, 4, 5, 6, 7, 8, 9], [9], [9],
+    ]  # fmt: skip
+
+
+def test_keys_that_share_a_hot_parent_are_not_told_all_its_units_and_use_all_of_them() -> None:
+    from group_models.adapters.spark_score import _of_keys, _Units
+
+    keys, salts = 5000, 64
+    rows = np.random.default_rng(0).integers(1, 1000, keys)
+    groups = np.zeros(keys, dtype=np.intp)
+    units = _of_keys(_Units(salts, np.array([0, salts]), np.arange(salts)), groups, rows)
+    assert keys <= len(units.values) <= keys + salts
+    counts = np.diff(units.offsets)
+    loads = np.bincount(units.values, np.repeat(rows / counts, counts))
+    assert len(loads) == salts
+    assert loads.max() < 1.1 * rows.sum() / salts
+    none = _of_keys(_Units(1, np.array([0]), np.array([], dtype=np.int64)), groups[:0], rows[:0])
+    assert (len(none.values), none.offsets.tolist()) == (0, [0])
 
 
 def test_a_predicate_is_decided_by_a_level_where_it_reads_no_other_column_or_no_null_makes_it_true() -> None:
     from group_models.adapters.spark_source import decides
 
-    names = ["carrier", "stop", "odd `name`"]
+    names = ["carrier", "stop", "odd `name`", "2nd_leg"]
     decided = [
         "carrier = 'UA' or stop > 3", "not (Carrier in ('stop IS NULL', 'b') and `stop` between 1 and 2)", "true",
-        "carrier is null", "coalesce(`carrier`, 'stop') = 'stop'", "true or `odd ``name```= 1",
+        "carrier is null", "carrier = '2nd_leg' and stop > 30",
+        "coalesce(`carrier`, 'stop') = 'stop'", "true or `odd ``name```= 1",
     ]  # fmt: skip
     left_open = [
         "stop is null", "Stop <=> 3", "coalesce(`stop`, 3) = 3", "carrier = 'UA' and if(stop = 1, true, true)",
-        "`odd ``name``` is null", '"stop" is null', """carrier = "it's" or stop is null or carrier = 'its'""",
+        "`odd ``name``` is null", "2nd_leg is null", "carrier = 'UA' and 2nd_leg <=> 3",
+        '"stop" is null', """carrier = "it's" or stop is null or carrier = 'its'""",
     ]  # fmt: skip
-    assert [decides(where, ["carrier"], names) for where in decided] == [True] * 6
-    assert [decides(where, ["carrier"], names) for where in left_open] == [False] * 7
+    assert [decides(where, ["carrier"], names) for where in decided] == [True] * len(decided)
+    assert [decides(where, ["carrier"], names) for where in left_open] == [False] * len(left_open)
     assert all(decides(where, names, names) for where in left_open)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from group_models.errors import StateError
+from group_models.errors import SpecError, StateError
 from group_models.fakes import MemoryTables
 from group_models.live import read_key_kinds, read_live, read_without_pins
 from group_models.publishing import newest_run, publish, publish_unattended, rollback
@@ -95,6 +95,27 @@ def test_a_run_that_is_not_published_changes_nothing_of_how_keys_are_read(tables
     add_run(tables, "r9", 9, {"a": "trained"}, kinds={"other": "integer"})
     assert read_live(tables, SET).key_kinds == {"k": "string"}
     assert read_key_kinds(tables, SET) == {"k": "string"}
+
+
+def test_key_columns_in_another_order_are_others(tables):
+    from group_models.loading import load_spec
+    from group_models.preparing import check_keys_kept
+
+    tables, kinds = MemoryTables(), {"k": "string", "s": "integer"}
+    add_run(tables, "r1", 0, {"a": "trained"}, kinds=kinds)
+    publish_all(tables, "r1")
+    turned = dict(reversed(kinds.items()))
+    spec = load_spec({
+        "model_set": SET, "source": {"path": "x"}, "keys": list(turned), "target": "y", "features": ["x"],
+        "estimator": "ridge",
+    })  # fmt: skip
+    check_keys_kept(tables, spec, kinds)
+    with pytest.raises(SpecError, match=r"with k \(string\), s \(integer\), the spec has s \(integer\), k \(string\)"):
+        check_keys_kept(tables, spec, turned)
+    add_run(tables, "r2", 1, {"b": "trained"}, kinds=turned)
+    publish_all(tables, "r2")
+    with pytest.raises(StateError, match="run r1 has others, or has them in another order"):
+        read_live(tables, SET)
 
 
 def test_before_the_first_release_nothing_was_served(tables):
