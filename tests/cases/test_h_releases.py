@@ -87,8 +87,17 @@ def retrain(*given: Any, **options: Any) -> Any:
     return api.train(*given, retrain_all=True, accept_changes=True, **options)
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.slow)])
-def test_h5_runs_of_one_carrier_each_at_once_are_all_complete_and_all_served(any_spark, tmp_path, count):
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("spark", 4),
+        pytest.param("connect_spark", 4, marks=[pytest.mark.slow, pytest.mark.connect]),
+        pytest.param("spark", 16, marks=pytest.mark.slow),
+        pytest.param("connect_spark", 16, marks=[pytest.mark.slow, pytest.mark.connect]),
+    ],
+)
+def test_h5_runs_of_one_carrier_each_at_once_are_all_complete_and_all_served(kind, request, tmp_path, count):
+    any_spark = request.getfixturevalue(kind)
     names = letters(count)
     frame = carriers(any_spark, [*names, "other"], 1.0)
     spec = spec_of(frame, tmp_path)

@@ -141,6 +141,7 @@ class TestJobs:
         assert "features: 'stop' is a key column" in done.stdout
         assert "Traceback" not in done.stdout
 
+    @pytest.mark.slow
     def test_a_run_whose_release_is_refused_ends_with_4(self, installed: Path, folder: Path):
         done = submit(installed, folder, "train", "hopeless.yaml")
         assert done.returncode == 4, done.stdout[-4000:]

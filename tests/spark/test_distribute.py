@@ -215,6 +215,7 @@ def test_a_session_that_has_lost_slots_since_the_plan_is_no_outcome_of_the_key_a
         distribute_key(spark_frame(spark, key_rows(count=200)), KEY, settings(), 3)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_big_is_a_row_without_a_model(spark):
     row = distributed(spark, key_rows(count=200), settings(max_model_bytes=100))
     assert (row["status"], row["data"]) == ("model_too_big", None)

@@ -1,5 +1,6 @@
 """Runs with `oversize: distribute`, end to end: planned, trained, resumed, served."""
 
+import mlflow.pyfunc
 import numpy as np
 import pytest
 from xgboost import XGBRegressor
@@ -79,7 +80,7 @@ def test_its_model_is_a_pyfunc_like_any_other(spark, undisturbed):
     scored = group_models.score(FRAME, spec).set_index("row_id").loc[own["row_id"], "prediction"]
     x = worlds.inputs(own, SAMPLE.features)
     loaded = group_models.load_model(spec, carrier=BIG[0], stop=BIG[1])
-    assert type(loaded).__module__ == "mlflow.pyfunc"
+    assert isinstance(loaded, mlflow.pyfunc.PyFuncModel)
     np.testing.assert_array_equal(loaded.predict(x), scored)
 
 

@@ -226,6 +226,7 @@ def test_a_scope_has_a_parent_where_its_own_columns_decide(spark: SparkSession, 
     assert keys("true") == {text_of(key) for key in SIZES} | {("UA",), (None,), ("AA",), ("few",), ()}
 
 
+@pytest.mark.slow
 def test_a_scoped_run_uses_other_parents_as_they_serve(spark: SparkSession, tmp_path: Path):
     asked = spec(spark, tmp_path)
     api.train(asked, spark=spark, run_id="full")
@@ -281,6 +282,7 @@ def test_a_run_that_died_between_two_levels_goes_on(spark: SparkSession, monkeyp
     assert len(manifest) == len(SIZES) + 5
 
 
+@pytest.mark.slow
 def test_parents_that_are_not_asked_for_any_more_serve_no_more_and_come_back(spark: SparkSession, tmp_path: Path):
     asked = spec(spark, tmp_path)
     api.train(asked, spark=spark)
@@ -325,6 +327,7 @@ def fails_from(rows: int) -> Any:
     return Limited
 
 
+@pytest.mark.slow
 def test_clean_leaves_the_parents_that_serve(spark: SparkSession, tmp_path: Path):
     asked = spec(spark, tmp_path)
     api.train(asked, spark=spark, run_id="first")

@@ -80,6 +80,7 @@ def test_a_night_is_logged_and_registered_and_the_router_answers_as_batch_scorin
     assert answered["prediction"].notna().sum() == len(frame) - 4 - worlds.SIZES["AA", 1] - 1
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_is_told_again_is_logged_where_it_was_not(
     spark: SparkSession, tmp_path: Any, mlflow_db: str
 ):
@@ -145,6 +146,7 @@ def test_the_router_is_a_spark_udf(spark: SparkSession, tmp_path: Any, mlflow_db
     assert found["score_status"].tolist() == expected["score_status"].tolist()
 
 
+@pytest.mark.slow
 def test_keys_of_dates_booleans_and_integers_pass_through_mlflow(spark: SparkSession, tmp_path: Any, mlflow_db: str):
     days = [dt.date(2026, 1, 1), dt.date(1970, 1, 2), None]
     rows = [
