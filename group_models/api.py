@@ -10,7 +10,7 @@ import pandas as pd
 
 from group_models import showing
 from group_models.checking import load_checked
-from group_models.errors import DataError, SpecError, StateError
+from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import given_texts, is_key_id, show_key, texts_id
 from group_models.live import Alias, Live, newest_release, stored_model
 from group_models.logging_runs import log_trained
@@ -140,7 +140,7 @@ def train(  # noqa: PLR0913 - the options of one verb
         if done is None:
             try:
                 adopt_moves(tables, checked)
-            except StateError as e:
+            except MovedAliasError as e:
                 return dataclasses.replace(run, refusal=str(e))
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
             done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)

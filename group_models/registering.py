@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 
-from group_models.errors import ServerError, ServerWarning, SpecError, StateError
+from group_models.errors import MovedAliasError, ServerError, ServerWarning, SpecError
 from group_models.mirroring import Mirroring
 from group_models.ports import Tables
 from group_models.releases import Release
@@ -23,8 +23,10 @@ def register(spec: SpecLike, *, warehouse: str | None = None) -> list[Release]:
     ------
     SpecError
         The spec does not say `register`.
+    MovedAliasError
+        An alias was moved in a way that is refused.
     StateError
-        An alias was moved in a way that is refused, or the models are more than a version may hold.
+        The models are more than a version may hold, or the tables cannot be read or written.
     ServerError
         The registry cannot be reached, or refuses.
     """
@@ -40,7 +42,7 @@ def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
 
     Raises
     ------
-    StateError
+    MovedAliasError
         It was moved in a way that is refused.
 
     Warns
@@ -52,7 +54,7 @@ def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
         return []
     try:
         rows = _mirroring(tables, spec).adopt()
-    except StateError:
+    except MovedAliasError:
         raise
     except Exception as e:  # noqa: BLE001 - who only scores need not be allowed to write, nor reach the registry
         _warn(f"aliases were not compared with the release log, which decides alone: {e}")
@@ -62,7 +64,7 @@ def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
 
 def adopt_before_act(tables: Tables, spec: Spec | None) -> None:
     """Adopt a move by hand before something is released; one that is refused gives way to what is released now."""
-    with contextlib.suppress(StateError):
+    with contextlib.suppress(MovedAliasError):
         adopt_moves(tables, spec)
 
 
