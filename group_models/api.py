@@ -152,7 +152,7 @@ def train(  # noqa: PLR0913 - the options of one verb
     options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
     with no_autologging():
         run = train_run(prepared, run_id, say=say, release=publish, **options)
-    mlflow_run_id = log_trained(tables, checked, run.run_id)
+    mlflow_run_id = log_trained(tables, checked, run.run_id) if run.has_started else None
     if mlflow_run_id:
         say(f"MLflow run {mlflow_run_id}")
     if not run.is_repeated:
@@ -198,7 +198,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     check_one_of(alias, run_id)
     model_set, tables, loaded = find_target(spec, warehouse)
     if run_id is None and as_of is None:
-        adopt_moves(tables, loaded)
+        adopt_moves(tables, loaded, is_brief=True)
     live = find_live(tables, model_set, alias, run_id, as_of)
     rules = (loaded.scoring if loaded else Scoring()).model_copy(
         update={"on_missing": on_missing} if on_missing else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 
+from group_models.adapters.mlflow_around import brief
 from group_models.errors import MovedAliasError, ServerError, ServerWarning, SpecError
 from group_models.mirroring import Mirroring
 from group_models.ports import Tables
@@ -37,8 +38,13 @@ def register(spec: SpecLike, *, warehouse: str | None = None) -> list[Release]:
     return _mirroring(tables, loaded).keep_in_step()
 
 
-def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
+def adopt_moves(tables: Tables, spec: Spec | None, *, is_brief: bool = False) -> list[Release]:
     """Make a move of an alias by hand a release, before somebody goes by the log; nothing where none is registered.
+
+    Parameters
+    ----------
+    is_brief
+        Wait seconds and not minutes for a registry that does not answer.
 
     Raises
     ------
@@ -53,7 +59,8 @@ def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
     if spec is None or spec.registration is None:
         return []
     try:
-        rows = _mirroring(tables, spec).adopt()
+        with brief() if is_brief else contextlib.nullcontext():
+            rows = _mirroring(tables, spec).adopt()
     except MovedAliasError:
         raise
     except Exception as e:  # noqa: BLE001 - who only scores need not be allowed to write, nor reach the registry

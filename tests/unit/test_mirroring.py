@@ -235,6 +235,50 @@ def test_a_log_that_cannot_be_written_is_no_refusal_of_the_night_that_a_retry_pu
         night("r3")
 
 
+def test_a_run_that_found_nothing_to_train_is_not_logged(place, night, monkeypatch):
+    nothing = Run(SET, "r9", {}, {}, place.tables, has_started=False)
+    place.spec["track"] = {"tracking_uri": place.uri}
+    monkeypatch.setattr(training, "train_run", lambda *_, **__: nothing)
+    assert night("r9") == nothing
+
+
+def test_a_run_of_parents_alone_was_not_asked_to_release_and_had_something_to_train(place):
+    said = {has: repr(Run(SET, "r9", {}, {}, place.tables, has_started=has)) for has in (True, False)}
+    assert said[True].endswith("not released: not asked to)")
+    assert said[False].endswith("not released: there was nothing to train)")
+
+
+@pytest.mark.parametrize(("own", "seen"), [(None, ("5", "1")), ("60", ("60", "1"))])
+def test_scoring_waits_for_the_registry_in_brief_unless_told_otherwise(place, monkeypatch, own, seen):
+    place.publish("r1")
+    asked = []
+
+    def version_of(self, alias):
+        asked.append(tuple(os.environ[f"MLFLOW_HTTP_REQUEST_{name}"] for name in ("TIMEOUT", "MAX_RETRIES")))
+        return "1"
+
+    if own:
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", own)
+    monkeypatch.setattr(MlflowRegistry, "version_of", version_of)
+    place.batch()
+    assert asked == [seen]
+
+
+def test_an_experiment_that_another_process_makes_at_the_same_time_is_used(place, monkeypatch):
+    made = place.client.create_experiment("raced")
+    found, really = [], MlflowClient.get_experiment_by_name
+
+    def late(self, name):
+        found.append(name)
+        return None if len(found) == 1 else really(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
+    place.spec["track"] = {"experiment": "raced"}
+    place.publish("r1")
+    assert (place.version(), found, place.batch()) == ("1", ["raced", "raced"], 1.0)
+    assert place.client.get_experiment_by_name("raced").experiment_id == made
+
+
 def test_a_moved_alias_that_is_refused_refuses_the_night(place, night):
     for run_id in ("r1", "r2"):
         place.publish(run_id)
