@@ -10,7 +10,7 @@ import pandas as pd
 
 from group_models import showing
 from group_models.checking import load_checked
-from group_models.errors import DataError, SpecError, StateError
+from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
 from group_models.live import Alias, Live, newest_release, stored_model
 from group_models.logging_runs import log_trained
@@ -140,7 +140,7 @@ def train(  # noqa: PLR0913 - the options of one verb
         if done is None:
             try:
                 adopt_moves(tables, checked)
-            except StateError as e:
+            except MovedAliasError as e:
                 return dataclasses.replace(run, refusal=str(e))
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
             done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
@@ -152,7 +152,7 @@ def train(  # noqa: PLR0913 - the options of one verb
     options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
     with no_autologging():
         run = train_run(prepared, run_id, say=say, release=publish, **options)
-    mlflow_run_id = log_trained(tables, checked, run.run_id)
+    mlflow_run_id = log_trained(tables, checked, run.run_id) if run.has_started else None
     if mlflow_run_id:
         say(f"MLflow run {mlflow_run_id}")
     if not run.is_repeated:
@@ -198,7 +198,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     check_one_of(alias, run_id)
     model_set, tables, loaded = find_target(spec, warehouse)
     if run_id is None and as_of is None:
-        adopt_moves(tables, loaded)
+        adopt_moves(tables, loaded, is_brief=True)
     live = find_live(tables, model_set, alias, run_id, as_of)
     rules = (loaded.scoring if loaded else Scoring()).model_copy(
         update={"on_missing": on_missing} if on_missing else {}

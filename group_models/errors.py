@@ -31,6 +31,10 @@ class StateError(GroupModelsError):
     """What is asked contradicts what the tables say: an unknown run, a used run id, a refused release."""
 
 
+class MovedAliasError(StateError):
+    """An alias of a registered model was moved by hand, and no release can be made of that."""
+
+
 class ModelError(GroupModelsError):
     """A stored model is missing, altered or of a format that this version cannot read."""
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from group_models import mirrors
 from group_models.bundles import MODEL_COLUMNS, write_bundle
-from group_models.errors import StateError
+from group_models.errors import MovedAliasError, StateError
 from group_models.live import Alias, Live, read_live, read_releases
 from group_models.ports import ModelRegistry, Tables, Where
 from group_models.publishing import append_acts, user
@@ -41,15 +41,23 @@ class Mirroring:
 
         Raises
         ------
+        MovedAliasError
+            An alias was moved in a way that is refused.
         StateError
-            An alias was moved in a way that is refused, or the models are more than a version may hold.
+            The models are more than a version may hold, or the tables cannot be read or written.
         ServerError
             The registry cannot be reached, or refuses.
         """
         return [*self.adopt(), *self.show()]
 
     def adopt(self) -> list[Release]:
-        """Make a move of an alias by hand a row of the log, or refuse it by name."""
+        """Make a move of an alias by hand a row of the log, or refuse it by name.
+
+        Raises
+        ------
+        MovedAliasError
+            It is refused.
+        """
         if not self.registry.has_aliases:
             return []
         return [row for alias in mirrors.ALIASES for row in self._adopt(alias)]
@@ -66,9 +74,9 @@ class Mirroring:
             if self.registry.state_of(version) is not None:
                 # Ours, and of no release: whoever made it was stopped, or is about to go on.
                 return []
-            raise StateError(f"{self.registry.describe()}: {mirrors.foreign_text(log, alias, version)}")
+            raise MovedAliasError(f"{self.registry.describe()}: {mirrors.foreign_text(log, alias, version)}")
         if self.rules.on_moved_alias == "refuse":
-            raise StateError(f"{self.registry.describe()}: {mirrors.moved_text(log, alias, version)}")
+            raise MovedAliasError(f"{self.registry.describe()}: {mirrors.moved_text(log, alias, version)}")
 
         def acts(log: Sequence[Release]) -> Sequence[Act]:
             # Another process may have adopted it, or released something, meanwhile.
@@ -87,10 +95,12 @@ class Mirroring:
             act = mirrors.newest_act(log, alias)
             if act is None:
                 return []
-            if mirrors.is_mirrored(log, alias):
+            live = read_live(self.tables, self.model_set, alias, log[-1].release_id)
+            state = mirrors.state_of(live, self.scoring)
+            if mirrors.is_mirrored(log, alias, state) or self._is_moved(log, alias):
                 self._put_back(log, alias)
                 return []
-            if rows := self._show_act(log, alias, act):
+            if rows := self._show_act(alias, act, live, state):
                 return rows
         raise StateError(f"the release log of {self.model_set} changed {_TRIES} times while a version was made")
 
@@ -106,13 +116,14 @@ class Mirroring:
         if version != shown.registered_version and not mirrors.is_moved(log, alias, version):
             self.registry.move(alias, shown.registered_version)
 
-    def _show_act(self, log: Sequence[Release], alias: Alias, act: Release) -> list[Release]:
-        live = read_live(self.tables, self.model_set, alias, log[-1].release_id)
-        state = mirrors.state_of(live, self.scoring)
-        version = mirrors.version_of_state(log, state) or self.registry.find(state) or self._add(live, act, state)
+    def _is_moved(self, log: Sequence[Release], alias: Alias) -> bool:
+        return self.registry.has_aliases and mirrors.is_moved(log, alias, self.registry.version_of(alias))
+
+    def _show_act(self, alias: Alias, act: Release, live: Live, state: str) -> list[Release]:
+        version = self._version(live, act, state)
 
         def acts(log: Sequence[Release]) -> Sequence[Act]:
-            if mirrors.newest_act(log, alias) != act or mirrors.is_mirrored(log, alias):
+            if mirrors.newest_act(log, alias) != act or mirrors.is_mirrored(log, alias, state):
                 return []
             return [mirrors.mirror_act(act, alias, version, state, by=user())]
 
@@ -120,7 +131,31 @@ class Mirroring:
             return []
         if self.registry.has_aliases:
             self.registry.move(alias, version)
-        return append_acts(self.tables, self.model_set, acts)
+        rows = append_acts(self.tables, self.model_set, acts)
+        if not rows and self.registry.has_aliases:
+            self._undo_move(alias)
+        return rows
+
+    def _undo_move(self, alias: Alias) -> None:
+        """Move an alias to the version that the log names, after a move of ours that another process was faster than.
+
+        It is not asked whether somebody moved it by hand: it was us, and it looks the same.
+        """
+        before = None
+        while (shown := self._last_shown(alias)) != before and shown is not None:
+            self.registry.move(alias, shown)
+            before = shown
+
+    def _last_shown(self, alias: Alias) -> str | None:
+        """Return the version that the log names; None where it has something that is not shown yet."""
+        log = read_releases(self.tables, self.model_set)
+        shown = mirrors.last_mirror(log, alias)
+        return shown.registered_version if shown is not None and mirrors.is_mirrored(log, alias) else None
+
+    def _version(self, live: Live, act: Release, state: str) -> str:
+        """Return the version that holds a state, which is made where there is none yet."""
+        known = mirrors.version_of_state(read_releases(self.tables, self.model_set), state)
+        return known or self.registry.find(state) or self._add(live, act, state)
 
     def _add(self, live: Live, act: Release, state: str) -> str:
         from group_models.adapters.mlflow_router import DATA_FILE, save_router

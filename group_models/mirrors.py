@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from group_models import releases
 from group_models.cleans import check_kept
-from group_models.errors import StateError
+from group_models.errors import MovedAliasError, StateError
 from group_models.live import Live
 from group_models.releases import CHALLENGER, CHAMPION, CHANGING, Act, Release
 from group_models.spec import Scoring
@@ -31,9 +31,8 @@ def newest_act(log: Sequence[Release], alias: str) -> Release | None:
     What `challenger` serves changes with what counts for `champion`, too.
     """
     own = [row for row in log if row.alias == alias and row.action in _SERVING]
-    if alias == CHALLENGER and own:
-        own = [row for row in log if row in own or (row.alias == CHAMPION and row.action in CHANGING)]
-    return own[-1] if own else None
+    others = [row for row in log if row.alias == CHAMPION and row.action in CHANGING] if alias == CHALLENGER else []
+    return max([own[-1], *others[-1:]], key=log.index) if own else None
 
 
 def last_mirror(log: Sequence[Release], alias: str) -> Release | None:
@@ -42,10 +41,16 @@ def last_mirror(log: Sequence[Release], alias: str) -> Release | None:
     return rows[-1] if rows else None
 
 
-def is_mirrored(log: Sequence[Release], alias: str) -> bool:
-    """Return whether the registry shows what the log says of an alias."""
+def is_mirrored(log: Sequence[Release], alias: str, state: str | None = None) -> bool:
+    """Return whether the registry shows what the log says of an alias, and as a `state` where one is given.
+
+    The same release is another state once the spec's `scoring` has changed.
+    """
     act, shown = newest_act(log, alias), last_mirror(log, alias)
-    return act is None or (shown is not None and shown.target_release_id == act.release_id)
+    if act is None:
+        return True
+    is_same = shown is not None and shown.target_release_id == act.release_id
+    return is_same and (state is None or (shown is not None and shown.note == _STATE + state))
 
 
 def mirror_act(of: Release, alias: str, version: str, state: str, *, by: str) -> Act:
@@ -88,7 +93,7 @@ def adopting_acts(log: Sequence[Release], alias: str, version: str, *, by: str) 
 
     Raises
     ------
-    StateError
+    MovedAliasError
         Such rows would make another state than the version holds, because other runs count meanwhile, or a clean has
         removed models of it.
     """
@@ -98,7 +103,7 @@ def adopting_acts(log: Sequence[Release], alias: str, version: str, *, by: str) 
     acts = _adopt(log, alias, of, by) if of.alias == alias else _publishes(log, alias, of, wanted, by)
     if not acts or releases.counted(_after(log, acts), alias) != wanted:
         why = f"neither a rollback of {alias} nor a publish to it brings back what that version holds"
-        raise StateError(_foreign(log, alias, version, why))
+        raise MovedAliasError(_foreign(log, alias, version, why))
     return acts
 
 
@@ -107,7 +112,10 @@ def _adopt(log: Sequence[Release], alias: str, shown: Release, by: str) -> list[
     then = [row for row in log if row.at <= last.at and row.alias == alias and row.action in CHANGING]
     if not then:
         return []
-    check_kept(log, [alias], then[-1].release_id)
+    try:
+        check_kept(log, [alias], then[-1].release_id)
+    except StateError as e:
+        raise MovedAliasError(_foreign(log, alias, shown.registered_version, str(e))) from e
     return [
         Act(
             model_set=shown.model_set, alias=alias, action="adopt", target_release_id=then[-1].release_id, by=by,

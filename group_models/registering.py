@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 
-from group_models.errors import ServerError, ServerWarning, SpecError, StateError
+from group_models.adapters.mlflow_around import brief
+from group_models.errors import MovedAliasError, ServerError, ServerWarning, SpecError
 from group_models.mirroring import Mirroring
 from group_models.ports import Tables
 from group_models.releases import Release
@@ -23,8 +24,10 @@ def register(spec: SpecLike, *, warehouse: str | None = None) -> list[Release]:
     ------
     SpecError
         The spec does not say `register`.
+    MovedAliasError
+        An alias was moved in a way that is refused.
     StateError
-        An alias was moved in a way that is refused, or the models are more than a version may hold.
+        The models are more than a version may hold, or the tables cannot be read or written.
     ServerError
         The registry cannot be reached, or refuses.
     """
@@ -35,12 +38,17 @@ def register(spec: SpecLike, *, warehouse: str | None = None) -> list[Release]:
     return _mirroring(tables, loaded).keep_in_step()
 
 
-def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
+def adopt_moves(tables: Tables, spec: Spec | None, *, is_brief: bool = False) -> list[Release]:
     """Make a move of an alias by hand a release, before somebody goes by the log; nothing where none is registered.
+
+    Parameters
+    ----------
+    is_brief
+        Wait seconds and not minutes for a registry that does not answer.
 
     Raises
     ------
-    StateError
+    MovedAliasError
         It was moved in a way that is refused.
 
     Warns
@@ -51,8 +59,9 @@ def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
     if spec is None or spec.registration is None:
         return []
     try:
-        rows = _mirroring(tables, spec).adopt()
-    except StateError:
+        with brief() if is_brief else contextlib.nullcontext():
+            rows = _mirroring(tables, spec).adopt()
+    except MovedAliasError:
         raise
     except Exception as e:  # noqa: BLE001 - who only scores need not be allowed to write, nor reach the registry
         _warn(f"aliases were not compared with the release log, which decides alone: {e}")
@@ -62,7 +71,7 @@ def adopt_moves(tables: Tables, spec: Spec | None) -> list[Release]:
 
 def adopt_before_act(tables: Tables, spec: Spec | None) -> None:
     """Adopt a move by hand before something is released; one that is refused gives way to what is released now."""
-    with contextlib.suppress(StateError):
+    with contextlib.suppress(MovedAliasError):
         adopt_moves(tables, spec)
 
 

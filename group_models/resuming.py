@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -20,14 +20,15 @@ from group_models.leveling import parent_sizes
 from group_models.live import read_runs
 from group_models.manifest import missing_keys
 from group_models.plans import Plan
-from group_models.ports import Commit, Tables
+from group_models.ports import Tables
 from group_models.preparing import Prepared
+from group_models.run_rows import append_run_row
 from group_models.tables import RUN, STORE, utc_now
+from group_models.texts import flat
 
 STARTED, PLANNED, ACCEPTED, FINISHED = "started", "planned", "accepted", "finished"
 """Events of a run; `started` and `finished` happen once, `planned` before each attempt to write the plan."""
 
-_TRIES = 50
 _SHOWN = 5
 
 _FIXED = ("model_set", "keys", "target", "features", "task")
@@ -78,10 +79,7 @@ def check_run_exists(tables: Tables, model_set: str, run_id: str) -> None:
 
 
 def append_event(prepared: Prepared, run_id: str, event: str, **values: Any) -> None:
-    """Write a row of the run under its next free number; one that happens once only where it is not there.
-
-    Numbers ascend in time, as tables with transactions want it.
-    """
+    """Write a row of the run; one that happens once only where it is not there."""
     spec, tables = prepared.spec, prepared.tables
     row = {
         "model_set": spec.model_set,
@@ -93,15 +91,12 @@ def append_event(prepared: Prepared, run_id: str, event: str, **values: Any) -> 
         "code_version": importlib.metadata.version("group-models"),
         **values,
     }
-    for _ in range(_TRIES):
-        numbers = tables.numbers(RUN, model_set=spec.model_set, owner=run_id)
+
+    def is_there() -> bool:
         events = read_events(tables, spec.model_set, run_id)
-        if (event == STARTED and events.started) or (event == FINISHED and events.finished):
-            return
-        number = numbers[-1] + 1 if numbers else 0
-        if tables.append(RUN, RUN.rows([row]), Commit(spec.model_set, run_id, number)):
-            return
-    raise StateError(f"run {run_id}: its rows changed {_TRIES} times while `{event}` was added; try again")
+        return bool((event == STARTED and events.started) or (event == FINISHED and events.finished))
+
+    append_run_row(tables, row, is_there)
 
 
 def accept(prepared: Prepared, run_id: str, changes: str, *, has_started: bool) -> None:
@@ -172,17 +167,9 @@ def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     >>> spec_changes({"seed": 7, "limits": {"min_rows": 30}}, {"seed": 8, "limits": {"min_rows": 30}})
     ['seed was 7, is 8']
     """
-    then, here = dict(_flat(before)), dict(_flat(now))
+    then, here = flat(before), flat(now)
     names = sorted({*then, *here})
     return [f"{n} was {then.get(n)!r}, is {here.get(n)!r}" for n in names if then.get(n) != here.get(n)]
-
-
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def data_changes(prepared: Prepared, run_id: str, plan: Plan) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -26,6 +27,20 @@ def added(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]
     {'scored': 2}
     """
     return {name: more for name, count in after.items() if (more := count - before.get(name, 0))}
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested fields as one level of dotted names.
+
+    Examples
+    --------
+    >>> flat({"seed": 7, "limits": {"min_rows": 30}})
+    {'seed': 7, 'limits.min_rows': 30}
+    """
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
 def number_text(count: int, name: str) -> str:

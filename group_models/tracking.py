@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 
 from group_models.errors import StateError
 from group_models.keys import level_name, show_key
-from group_models.live import read_runs
+from group_models.live import check_not_cleaned, read_runs
 from group_models.manifest import count_statuses
-from group_models.ports import Commit, Tables, Where
+from group_models.ports import Tables, Where
+from group_models.run_rows import append_run_row
 from group_models.tables import MANIFEST, PLAN, RUN, utc_now
+from group_models.texts import flat
 
 LOGGED = "logged"
 """Event of a run: there is an MLflow run of it."""
@@ -29,7 +31,6 @@ SAMPLE_ROWS = 1_000
 """Rows of plan and manifest that are logged: of the whole they are a sample, worst first."""
 
 _MAX_PARAM, _MAX_PARAMS = 500, 100
-_TRIES = 50
 _MANIFEST = (
     "key_id", "key", "status", "serves", "reason", "error_type", "error_message", "rows", "usable_rows", "rows_used",
     "metrics", "baseline_metrics", "holdout_rows", "fit_seconds", "model_bytes", "policy", "n_parts", "model_run_id",
@@ -69,8 +70,9 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
     Raises
     ------
     StateError
-        There is no such run, or it has not finished.
+        There is no such run, it has not finished, or a clean has removed rows of it.
     """
+    check_not_cleaned(tables, model_set, run_id)
     where: Where = {"model_set": [model_set], "run_id": [run_id]}
     events = {row["event"]: row for row in tables.read(RUN, where=where).sort_by("at").to_pylist()}
     if "started" not in events:
@@ -91,16 +93,20 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
         dataset=_dataset(model_set, started, finished, plan),
         files={
             "spec.json": json.dumps(spec, indent=2, sort_keys=True),
-            "plan.json": json.dumps(_plan_facts(plan), indent=2),
+            "plan.json": json.dumps(_plan_facts(plan, started), indent=2),
             "plan_sample.csv": _csv(plan, _PLAN, worst="predicted_seconds"),
             "manifest_sample.csv": _csv(_worst_first(manifest), _MANIFEST),
         },
     )
 
 
-def own_rows(manifest: pa.Table, started: Mapping[str, Any]) -> pa.Table:
-    """Return the manifest rows of the keys, without those of their parents: a parent's rows are its keys' again."""
-    return manifest.filter(pc.equal(manifest["level"], level_name(list(dict(started["key_kinds"])))))
+def own_rows(rows: pa.Table, started: Mapping[str, Any]) -> pa.Table:
+    """Return the rows of plan or manifest of the keys, without those of parents: their rows are the keys' again."""
+    return rows.filter(_is_own(rows, started))
+
+
+def _is_own(rows: pa.Table, started: Mapping[str, Any]) -> pa.ChunkedArray:
+    return pc.equal(rows["level"], level_name(list(dict(started["key_kinds"]))))
 
 
 def fleet_metrics(manifest: pa.Table) -> dict[str, float]:
@@ -141,17 +147,11 @@ def _run_metrics(finished: Mapping[str, Any]) -> dict[str, float]:
 
 def _params(spec: Mapping[str, Any], started: Mapping[str, Any]) -> dict[str, str]:
     """Return the spec flat, its values cut to what every MLflow takes; the whole of it is an artifact."""
-    flat = dict(_flat(spec)) | {"scope": started["scope"] or "all keys", "source": started["source"] or ""}
-    named = {"".join(c if c.isalnum() or c in "_-. /" else "_" for c in name): text for name, text in flat.items()}
+    known = {"scope": started["scope"] or "all keys", "source": started["source"] or ""}
+    fields = flat({name: value for name, value in spec.items() if name not in known})
+    texts = known | {n: ", ".join(map(str, value)) if isinstance(value, list) else value for n, value in fields.items()}
+    named = {"".join(c if c.isalnum() or c in "_-. /" else "_" for c in name): text for name, text in texts.items()}
     return {name: str(text)[:_MAX_PARAM] for name, text in list(named.items())[:_MAX_PARAMS] if text not in (None, "")}
-
-
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in fields.items():
-        if isinstance(value, Mapping) and prefix + name != "source":
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _tags(model_set: str, run_id: str, started: Mapping[str, Any], finished: Mapping[str, Any]) -> dict[str, str]:
@@ -177,7 +177,12 @@ def _dataset(model_set: str, started: Mapping[str, Any], finished: Mapping[str, 
     }
 
 
-def _plan_facts(plan: pa.Table) -> dict[str, Any]:
+def _plan_facts(plan: pa.Table, started: Mapping[str, Any]) -> dict[str, Any]:
+    parents = plan.filter(pc.invert(_is_own(plan, started)))
+    return {**_facts(own_rows(plan, started)), "parents": _facts(parents)}
+
+
+def _facts(plan: pa.Table) -> dict[str, Any]:
     frame = plan.select(["decision", "usable_rows", "unit", "wave", "predicted_seconds"]).to_pandas()
     return {
         "keys": len(frame),
@@ -225,11 +230,7 @@ def append_logged(tables: Tables, model_set: str, run_id: str, mlflow_run_id: st
         The rows of the run go on changing.
     """
     row = {"model_set": model_set, "run_id": run_id, "event": LOGGED, "at": utc_now(), "mlflow_run_id": mlflow_run_id}
-    for _ in range(_TRIES):
-        numbers = tables.numbers(RUN, model_set=model_set, owner=run_id)
-        if tables.append(RUN, RUN.rows([row]), Commit(model_set, run_id, numbers[-1] + 1 if numbers else 0)):
-            return
-    raise StateError(f"run {run_id}: its rows changed {_TRIES} times while its MLflow run was noted; try again")
+    append_run_row(tables, row)
 
 
 def newest_finished(tables: Tables, model_set: str) -> str:

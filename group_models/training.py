@@ -45,6 +45,8 @@ class Run:
         Why the run must not be published by itself, or None.
     is_repeated
         The run was finished before; nothing was trained now.
+    has_started
+        False of a run of the failed keys where none failed: it is in no table.
     slots
         Tasks that ran at the same time, where that is known.
     """
@@ -57,6 +59,7 @@ class Run:
     refusal: str | None = None
     release_id: str | None = None
     is_repeated: bool = False
+    has_started: bool = True
     slots: int | None = None
 
     def facts(self) -> dict[str, str]:
@@ -77,7 +80,7 @@ class Run:
         }
 
     def _why_not_released(self) -> str:
-        return self.refusal or ("not asked to" if self.counts else "there was nothing to train")
+        return self.refusal or ("not asked to" if self.has_started else "there was nothing to train")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the run as plain values, for JSON."""
@@ -184,7 +187,7 @@ def train_run(
     if events.started is None:
         if prepared.scope.has_no_failed_key:
             say("no key failed in its newest published run: there is nothing to train, and nothing is written")
-            return Run(prepared.spec.model_set, run_id, {}, {}, prepared.tables)
+            return Run(prepared.spec.model_set, run_id, {}, {}, prepared.tables, has_started=False)
         check_scope(prepared)
     if (threads := prepared.spec.estimator.threads) > 1:
         say(f"each fit uses {threads} threads, beside the other tasks of its machine")

@@ -11,7 +11,7 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from group_models.adapters.mlflow_around import patient
+from group_models.adapters.mlflow_around import ensure_experiment, patient
 from group_models.errors import ServerError
 
 STATE_TAG = "group_models_state"
@@ -35,7 +35,7 @@ class MlflowRegistry:
         By default those that MLflow is set to; of a registry that is named, its own server. The tracking server keeps
         the files, but for Unity Catalog.
     experiment
-        Where the files are kept; one named like the model by default.
+        Where the files are kept; by default one named like the model (on Databricks in `/Shared`).
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class MlflowRegistry:
         is_catalog = self._uri.startswith(_CATALOGS)
         tracking_uri = tracking_uri or (None if is_catalog else registry_uri)
         self._client = MlflowClient(tracking_uri=tracking_uri, registry_uri=self._uri)
-        self._experiment = experiment or name
+        self._experiment = experiment
         # The registry of the open-source Unity Catalog raises NotImplementedError for aliases (MLflow 3.17).
         self.has_aliases = not self._uri.startswith("uc:")
 
@@ -116,17 +116,14 @@ class MlflowRegistry:
         """
         if self._uri.startswith(_CATALOGS):
             return {"source": str(directory)}
-        logged = self._client.create_logged_model(self._experiment_id(), name="router")
+        experiment_id = ensure_experiment(self._client, self._experiment, self.name)
+        logged = self._client.create_logged_model(experiment_id, name="router")
         self._client.log_model_artifacts(logged.model_id, str(directory))
         self._client.finalize_logged_model(logged.model_id, "READY")
         if not self._uri.startswith("http"):
             # A registry in a database looks a `models:/` URI up where MLflow is set to, not where we keep it (3.17).
             return {"source": logged.artifact_location}
         return {"source": f"models:/{logged.model_id}", "model_id": logged.model_id}
-
-    def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self._experiment)
-        return str(found.experiment_id) if found else str(self._client.create_experiment(self._experiment))
 
     @contextlib.contextmanager
     def _asking(self, what: str, *, or_absent: bool = False, or_there: bool = False) -> Iterator[None]:

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
-from group_models.adapters.mlflow_around import patient
+from group_models.adapters.mlflow_around import ensure_experiment, patient
 from group_models.errors import ServerError
 from group_models.tracking import RunRecord
 
@@ -25,7 +25,7 @@ def log_record(record: RunRecord, *, tracking_uri: str | None, experiment: str |
     Parameters
     ----------
     experiment
-        Name of the experiment; that of the model set by default.
+        Name of the experiment; by default that of the model set (on Databricks in `/Shared`).
 
     Raises
     ------
@@ -34,7 +34,7 @@ def log_record(record: RunRecord, *, tracking_uri: str | None, experiment: str |
     """
     with _asking(tracking_uri, record):
         client = MlflowClient(tracking_uri=tracking_uri)
-        experiment_id = _experiment_id(client, experiment or record.model_set)
+        experiment_id = ensure_experiment(client, experiment, record.model_set)
         run_id = _find_run(client, experiment_id, record) or _make_run(client, experiment_id, record)
         at = _millis(record.finished_at)
         client.log_batch(
@@ -60,20 +60,6 @@ def _asking(tracking_uri: str | None, record: RunRecord) -> Iterator[None]:
     except (MlflowException, OSError) as e:
         said = e.message if isinstance(e, MlflowException) else str(e)
         raise ServerError(f"run {record.run_id} could not be logged to {place}: {said}") from e
-
-
-def _experiment_id(client: MlflowClient, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    if found is not None:
-        return str(found.experiment_id)
-    try:
-        return str(client.create_experiment(name))
-    except MlflowException as e:
-        # Another process was faster.
-        found = client.get_experiment_by_name(name)
-        if e.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
-            raise
-        return str(found.experiment_id)
 
 
 def _find_run(client: MlflowClient, experiment_id: str, record: RunRecord) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
+import errno
 import json
 import os
 import urllib.error
@@ -15,15 +15,17 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from group_models import api, mirrors, registering, releasing
+from group_models import api, mirrors, preparing, registering, releasing, training
+from group_models.adapters import path_commits
 from group_models.adapters.mlflow_registry import MlflowRegistry
 from group_models.adapters.path_tables import PathTables
 from group_models.cli import main
-from group_models.errors import ServerError, ServerWarning, SpecError, StateError
+from group_models.errors import MovedAliasError, ServerError, ServerWarning, SpecError, StateError
 from group_models.live import read_releases
 from group_models.mirroring import Mirroring
-from group_models.publishing import publish
+from group_models.publishing import publish, rollback
 from group_models.spec import Limits, Registration, Scoring
+from group_models.training import Run
 from tests import fitted
 from tests.fitted import SET
 
@@ -188,17 +190,123 @@ def test_a_move_by_hand_comes_before_what_is_released_after_it(place):
     assert (place.batch(), place.version()) == (1.0, "1")
 
 
-def test_who_may_not_write_the_log_scores_by_it_and_is_told(place, monkeypatch):
+@pytest.fixture
+def read_only(monkeypatch):
+    """Let no commit of the tables be published, as in a folder that one may only read (root may write any)."""
+
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    def begin():
+        monkeypatch.setattr(path_commits, "publish", refused)
+
+    return begin
+
+
+def test_who_may_not_write_the_log_scores_by_it_and_is_told(place, read_only):
     for run_id in ("r1", "r2"):
         place.publish(run_id)
     place.move("1")
-
-    def refused(*_):
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(PathTables, "append", refused)
-    with pytest.warns(ServerWarning, match="aliases were not compared .* read-only"):
+    read_only()
+    with pytest.warns(ServerWarning, match="aliases were not compared .* cannot write .* Permission denied"):
         assert place.batch() == 10.0
+
+
+@pytest.fixture
+def night(place, tmp_path, monkeypatch):
+    """Return what `train` does with a run that is trained already: it publishes it."""
+
+    def trained(_, run_id, *, release, **__):
+        return release(Run(SET, run_id, {"trained": 2}, {}, place.tables))
+
+    place.spec["source"] = {"path": str(tmp_path / "never-read.parquet")}
+    ASKED.assign(y=1.0).to_parquet(place.spec["source"]["path"])
+    monkeypatch.setattr(preparing, "prepare", lambda *_: None)
+    monkeypatch.setattr(training, "train_run", trained)
+    return lambda run_id: api.train(place.spec, run_id=run_id, spark=object())
+
+
+def test_a_log_that_cannot_be_written_is_no_refusal_of_the_night_that_a_retry_publishes(place, read_only, night):
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    place.move("1")
+    read_only()
+    with pytest.warns(ServerWarning, match="cannot write"), pytest.raises(StateError, match=r"cannot write .*release"):
+        night("r3")
+
+
+def test_a_run_that_found_nothing_to_train_is_not_logged(place, night, monkeypatch):
+    nothing = Run(SET, "r9", {}, {}, place.tables, has_started=False)
+    place.spec["track"] = {"tracking_uri": place.uri}
+    monkeypatch.setattr(training, "train_run", lambda *_, **__: nothing)
+    assert night("r9") == nothing
+
+
+def test_a_run_of_parents_alone_was_not_asked_to_release_and_had_something_to_train(place):
+    said = {has: repr(Run(SET, "r9", {}, {}, place.tables, has_started=has)) for has in (True, False)}
+    assert said[True].endswith("not released: not asked to)")
+    assert said[False].endswith("not released: there was nothing to train)")
+
+
+@pytest.mark.parametrize(("own", "seen"), [(None, ("5", "1")), ("60", ("60", "1"))])
+def test_scoring_waits_for_the_registry_in_brief_unless_told_otherwise(place, monkeypatch, own, seen):
+    place.publish("r1")
+    asked = []
+
+    def version_of(self, alias):
+        asked.append(tuple(os.environ[f"MLFLOW_HTTP_REQUEST_{name}"] for name in ("TIMEOUT", "MAX_RETRIES")))
+        return "1"
+
+    if own:
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", own)
+    monkeypatch.setattr(MlflowRegistry, "version_of", version_of)
+    place.batch()
+    assert asked == [seen]
+
+
+def test_an_experiment_that_another_process_makes_at_the_same_time_is_used(place, monkeypatch):
+    made = place.client.create_experiment("raced")
+    found, really = [], MlflowClient.get_experiment_by_name
+
+    def late(self, name):
+        found.append(name)
+        return None if len(found) == 1 else really(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
+    place.spec["track"] = {"experiment": "raced"}
+    place.publish("r1")
+    assert (place.version(), found, place.batch()) == ("1", ["raced", "raced"], 1.0)
+    assert place.client.get_experiment_by_name("raced").experiment_id == made
+
+
+def test_a_moved_alias_that_is_refused_refuses_the_night(place, night):
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    place.move("1")
+    place.spec["register"]["on_moved_alias"] = "refuse"
+    assert "alias champion points at version 1" in night("r3").refusal
+    assert [row.run_id for row in place.log("publish")] == ["r1", "r2"]
+
+
+def test_who_may_not_write_the_log_and_releases_is_told_of_the_move_too(place, read_only):
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    place.move("1")
+    read_only()
+    with pytest.warns(ServerWarning, match="were not compared"), pytest.raises(StateError, match="cannot write"):
+        place.publish("r3")
+
+
+def test_an_alias_moved_to_what_a_clean_has_ended_is_a_refused_move(place, night):
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    fitted.add_run(place.tables, "r4", 4, {"a": 4.0, "b": 8.0}, base=place.log("publish")[-1].release_id)
+    place.publish("r4")
+    releasing.clean(place.spec, keep=1, dry_run=False)
+    place.move("1")
+    assert "is before the oldest release of champion" in night("r3").refusal
+    with pytest.raises(MovedAliasError, match=r"alias champion points at version 1, .* is before the oldest release"):
+        place.batch()
 
 
 def test_an_alias_on_a_version_that_is_not_ours_is_refused(place):
@@ -312,6 +420,32 @@ def test_what_is_published_while_a_version_is_made_is_shown_at_last(place):
     assert [row.action for row in place.log()] == ["publish", "publish", "mirror"]
 
 
+def test_what_is_published_while_an_alias_goes_back_to_an_older_version_is_no_rollback(place):
+    class Slow(MlflowRegistry):
+        def move(self, alias, version):
+            if version == "1" and not place.log("publish")[2:]:
+                publish(place.tables, SET, "r3", limits=Limits())
+                place.mirroring().keep_in_step()
+            super().move(alias, version)
+
+    for run_id in ("r1", "r2"):
+        place.publish(run_id)
+    rollback(place.tables, SET, target=None)
+    place.mirroring(Slow(SET, registry_uri=place.uri, tracking_uri=place.uri)).keep_in_step()
+    assert (place.version(), place.routed(), place.batch()) == ("3", 100.0, 100.0)
+    assert place.log("adopt") == []
+
+
+def test_another_scoring_of_the_same_release_is_another_version_once(place):
+    place.publish("r1")
+    place.spec["scoring"] = {"on_missing": "null"}
+    assert [row.registered_version for row in registering.register(place.spec)] == ["2"]
+    assert (registering.register(place.spec), place.version(), place.log("adopt")) == ([], "2", [])
+    del place.spec["scoring"]
+    assert [row.registered_version for row in registering.register(place.spec)] == ["1"]
+    assert (place.version(), place.batch(), place.log("adopt")) == ("1", 1.0, [])
+
+
 def test_the_command_says_what_it_did_and_when_there_is_nothing_to_do(place, tmp_path, capsys):
     publish(place.tables, SET, "r1", limits=Limits())
     spec = tmp_path / "spec.yaml"
@@ -413,7 +547,9 @@ def test_mirror_rows_change_nothing_of_what_serves_or_may_be_published(place):
         assert place.batch() == 10.0 ** (int(run_id[1]) - 1)
     releasing.release(place.spec, "rollback")
     assert mirrors.newest_act(place.log(), "champion").action == "rollback"
-    assert place.log()[-1].at > place.log()[0].at + dt.timedelta(0)
+    at = [row.at for row in place.log()]
+    assert at == sorted(set(at))
+    assert (len(at), place.batch()) == (8, 10.0)
 
 
 def test_f10_who_may_not_add_versions_is_told_what_is_needed(place, monkeypatch):

@@ -16,11 +16,15 @@ from sklearn.linear_model import LinearRegression
 from group_models import api, logging_runs, registering, releasing, tracking
 from group_models.adapters.mlflow_around import no_autologging
 from group_models.adapters.path_tables import PathTables
+from group_models.cleaning import clean
 from group_models.cli import main
 from group_models.errors import ServerError, ServerWarning, StateError
 from group_models.live import read_releases
 from group_models.loading import load_spec
-from group_models.tables import MANIFEST, RUN
+from group_models.ports import Commit
+from group_models.publishing import publish
+from group_models.spec import Limits
+from group_models.tables import MANIFEST, PLAN, RUN
 from tests import fitted
 from tests.fitted import SET
 from tests.servers import in_front, mlflow_server
@@ -109,6 +113,27 @@ def test_parents_count_in_no_metric_of_the_fleet():
     own = tracking.own_rows(MANIFEST.rows(rows), {"key_kinds": [("k", "string")]})
     assert tracking.fleet_metrics(own)["mae"] == 1.0
     assert tracking.fleet_metrics(own)["keys_measured"] == 1
+
+
+def test_parents_of_a_plan_are_told_beside_the_keys(tmp_path):
+    tables = PathTables(tmp_path, "zrl.ml")
+    fitted.add_run(tables, "r1", 0, SLOPES)
+    parent = {"model_set": SET, "run_id": "r1", "key_id": "p", "key": [], "level": "global", "decision": "whole"}
+    assert tables.append(PLAN, PLAN.rows([parent]), Commit(SET, "r1", 1))
+    told = json.loads(tracking.read_record(tables, SET, "r1").files["plan.json"])
+    assert (told["keys"], told["decisions"]) == (3, {"whole": 3})
+    assert (told["parents"]["keys"], told["parents"]["decisions"]) == (1, {"whole": 1})
+
+
+def test_a_run_that_was_cleaned_is_not_logged_as_if_it_were_whole(tmp_path):
+    tables = PathTables(tmp_path, "zrl.ml")
+    for day, run_id in enumerate(("r1", "r2")):
+        log = read_releases(tables, SET)
+        fitted.add_run(tables, run_id, day, SLOPES, base=log[-1].release_id if log else None)
+        publish(tables, SET, run_id, limits=Limits())
+    clean(tables, SET, keep=1)
+    with pytest.raises(StateError, match=r"only what still served is left of run r1 since .* cleaned"):
+        tracking.read_record(tables, SET, "r1")
 
 
 def test_plan_and_a_sample_of_the_manifest_are_artifacts_with_the_failures_first(place):
