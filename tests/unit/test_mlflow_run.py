@@ -241,12 +241,15 @@ def test_a_set_is_registered_in_a_server_and_its_router_loads_from_there(place, 
     spec = {**place.spec, "register": {}}
     releasing.release(spec, run_id="r1", force=True)
     (row,) = [row for row in read_releases(place.tables, SET) if row.action == "mirror"]
-    before = mlflow.get_tracking_uri()
+    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
     mlflow.set_tracking_uri(server.url)
+    # Both: an earlier test may have set a registry, which a tracking server then no longer brings along.
+    mlflow.set_registry_uri(server.url)
     try:
         model = mlflow.pyfunc.load_model(f"models:/{SET}@champion")
     finally:
-        mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(before[0])
+        mlflow.set_registry_uri(before[1])
     asked = pd.DataFrame({"k": ["a", "c", "broken"], "x": [2.0, 2.0, 2.0]})
     scored = api.score(asked, spec)
     pd.testing.assert_series_equal(model.predict(asked)["prediction"], scored["prediction"], atol=1e-9, rtol=0)
