@@ -19,7 +19,7 @@ from group_models.cleans import check_kept, cleaned_text
 from group_models.errors import DataError, StateError
 from group_models.folding import live_set
 from group_models.frames import ColumnKind
-from group_models.keys import KeyKind, key_json, level_name, show_key
+from group_models.keys import KeyKind, key_json, show_key
 from group_models.levels import Levels
 from group_models.libraries import Versions, needed
 from group_models.manifest import first_rows
@@ -76,7 +76,7 @@ class Live:
 
     def own_keys(self) -> pd.DataFrame:
         """Return the rows of the keys, without those of their parents."""
-        return self.keys[self.keys["level"] == level_name(list(self.key_kinds))]
+        return self.keys[self.keys["level"] == self.levels.own]
 
     def ages(self, now: dt.datetime) -> dict[str, float]:
         """Return key id to the age in days of the model that serves it, keys without one left out."""

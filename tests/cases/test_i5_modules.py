@@ -130,20 +130,22 @@ def test_i5_an_object_of_such_a_module_travels_with_its_code_too(any_spark, tmp_
     check_trains_and_scores(any_spark, spec)
 
 
-def test_i5_a_module_that_the_code_imports_late_is_named_before_training(any_spark, tmp_path, beside):
-    spec = spec_of(lines(any_spark), tmp_path, estimator={"object": f"{beside}:make_late"})
-    said = rf"cannot import {beside}, {beside}_helper; .*: {beside}_helper \(in make_late\)\. Import it at the top"
+def check_refused(spark, folder, path, said):
+    """Train with an estimator by its dotted path, which is refused before anything is written."""
+    spec = spec_of(lines(spark), folder, estimator={"object": path})
     with pytest.raises(PlatformError, match=said):
-        api.train(spec, spark=any_spark)
-    assert not list(tmp_path.glob("warehouse/**/*.parquet"))
+        api.train(spec, spark=spark)
+    assert not list(folder.glob("warehouse/**/*.parquet"))
+
+
+def test_i5_a_module_that_the_code_imports_late_is_named_before_training(any_spark, tmp_path, beside):
+    said = rf"cannot import {beside}, {beside}_helper; .*: {beside}_helper \(in make_late\)\. Import it at the top"
+    check_refused(any_spark, tmp_path, f"{beside}:make_late", said)
 
 
 def test_i5_code_that_cannot_be_sent_is_named_before_training(any_spark, tmp_path, beside):
-    spec = spec_of(lines(any_spark), tmp_path, estimator={"object": f"{beside}_locked:Line"})
     said = rf"'{beside}_locked:Line': the workers cannot import its module, .*cannot be sent to them.*lock.*install it"
-    with pytest.raises(PlatformError, match=said):
-        api.train(spec, spark=any_spark)
-    assert not list(tmp_path.glob("warehouse/**/*.parquet"))
+    check_refused(any_spark, tmp_path, f"{beside}_locked:Line", said)
 
 
 def test_i5_a_module_that_workers_can_import_is_stored_by_name_and_missed_by_name():
