@@ -514,6 +514,7 @@ def test_a_version_is_found_by_its_description_where_a_registry_keeps_no_tags(pl
         ("uc:http://catalog", None, "uc:http://catalog"),
     ],
 )
+@pytest.mark.usefixtures("mlflow_db")
 def test_the_registry_is_the_one_that_is_named_or_that_of_the_tracking_server(registry_uri, tracking_uri, said):
     registry = MlflowRegistry(SET, registry_uri=registry_uri, tracking_uri=tracking_uri)
     assert registry.describe() == f"registered model {SET} in {said}"
