@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from group_models.api import load_model, plan, score, show, train
     from group_models.loading import load_spec
-    from group_models.logging_runs import log_run
     from group_models.registering import register
     from group_models.releasing import clean, list_releases, pin, release, unpin
+    from group_models.runs.logging_runs import log_run
     from group_models.spec import Spec
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
 _MODULES = {
     "Spec": "spec",
     "load_spec": "loading",
-    "log_run": "logging_runs",
+    "log_run": "runs.logging_runs",
     "register": "registering",
     **dict.fromkeys(("clean", "list_releases", "pin", "release", "unpin"), "releasing"),
 }

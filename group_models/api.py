@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from group_models import showing
 from group_models.checking import load_checked
 from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
-from group_models.live import Alias, Live, newest_release, stored_model
-from group_models.logging_runs import log_trained
-from group_models.manifest import STATUSES
-from group_models.parents import serving_key
-from group_models.plans import Plan
+from group_models.live.manifest import STATUSES
+from group_models.live.parents import serving_key
+from group_models.live.sets import Alias, Live, newest_release, stored_model
+from group_models.planning.plans import Plan
+from group_models.planning.scopes import Ask, KeysLike
 from group_models.ports import SparkFrame, SparkSession
 from group_models.registering import adopt_moves, show_release
-from group_models.scopes import Ask, KeysLike
+from group_models.reporting import showing
+from group_models.runs.logging_runs import log_trained
 from group_models.spec import Scoring, check_run_id
 from group_models.targets import SpecLike, check_one_of, find_live, find_target, open_tables, unknown_key
 
@@ -60,8 +60,8 @@ def plan(
     SpecError, DataError
         Before any Spark job where it can be known before.
     """
-    from group_models.preparing import empty_scope_text, make_plan, prepare
-    from group_models.starting import half_loaded
+    from group_models.runs.preparing import empty_scope_text, make_plan, prepare
+    from group_models.runs.starting import half_loaded
 
     ask = Ask(where, keys, failed_only)
     ask.check()
@@ -115,11 +115,11 @@ def train(  # noqa: PLR0913 - the options of one verb
     training.Run
         Counts by status, seconds by phase, and the release.
     """
-    from group_models import publishing
     from group_models.adapters.mlflow_around import no_autologging
-    from group_models.preparing import prepare
-    from group_models.resuming import check_run_exists
-    from group_models.training import Run, train_run
+    from group_models.live import publishing
+    from group_models.runs.preparing import prepare
+    from group_models.runs.resuming import check_run_exists
+    from group_models.runs.training import Run, train_run
 
     ask = Ask(where, keys, failed_only, run_id, resume)
     ask.check()
@@ -193,7 +193,8 @@ def score(  # noqa: PLR0913 - the options of one verb
     prefix
         Put before the names of the added columns.
     """
-    from group_models import direct, scoring
+    from group_models import scoring
+    from group_models.serving import direct
 
     check_one_of(alias, run_id)
     model_set, tables, loaded = find_target(spec, warehouse)

@@ -26,12 +26,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from group_models.boosters import BoosterPredictor
-from group_models.ensembles import EnsemblePredictor
 from group_models.errors import ModelError, StateError
-from group_models.estimators import Fitted, Floats, PickledPredictor, Predictor
+from group_models.estimators.base import Fitted, Floats, PickledPredictor, Predictor
+from group_models.estimators.boosters import BoosterPredictor
+from group_models.estimators.ensembles import EnsemblePredictor
+from group_models.estimators.linear import LinearForm
 from group_models.evaluation import printable
-from group_models.linear import LinearForm
 from group_models.mlmodel import environment_files
 from group_models.payloads import SUFFIX, pack, unpack
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pydantic
 
 from group_models.errors import DataError, SpecError
-from group_models.estimators import EstimatorSettings, Features, features_of
+from group_models.estimators.base import EstimatorSettings, Features, features_of
+from group_models.estimators.registry import check_settings
 from group_models.frames import check_columns, column_kind
 from group_models.loading import is_missing, load_spec, names_in, raw_spec
-from group_models.registry import check_settings
 from group_models.spec import Estimator, Spec, is_uri
 
 _SIMPLE: Mapping[pa.DataType, str] = {

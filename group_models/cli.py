@@ -105,8 +105,9 @@ def plan(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Measure the source and print what a run would do; nothing is trained."""
-    from group_models import api, report
-    from group_models.plans import summarise
+    from group_models import api
+    from group_models.planning.plans import summarise
+    from group_models.reporting import report
 
     planned = api.plan(
         _spec(spec), where=where, keys=keys, failed_only=failed_only, retrain_all=retrain_all, warehouse=warehouse
@@ -136,7 +137,8 @@ def train(  # noqa: PLR0913, PLR0917 - the options of one command
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Train one model per key and publish the run to champion."""
-    from group_models import api, report
+    from group_models import api
+    from group_models.reporting import report
 
     run = api.train(
         _spec(spec),
@@ -184,9 +186,10 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
 ) -> None:
     """Score the rows of a path or table and write them with their predictions."""
     alias_name = one_of(alias, run_id)
-    from group_models import api, report, targets
+    from group_models import api, targets
     from group_models.adapters import spark_output
     from group_models.loading import load_spec
+    from group_models.reporting import report
     from group_models.texts import added, counts_text
 
     loaded = load_spec(_spec(spec))
@@ -229,7 +232,8 @@ def show(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """List every known key: its newest published outcome, and which model serves it."""
-    from group_models import api, report
+    from group_models import api
+    from group_models.reporting import report
 
     rows = api.show(spec, key=key, status=status, worst=worst, run_id=run_id, warehouse=warehouse)
     if as_json:

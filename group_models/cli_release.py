@@ -22,7 +22,8 @@ def release_list(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """List the release log, oldest first."""
-    from group_models import releasing, report
+    from group_models import releasing
+    from group_models.reporting import report
 
     log = releasing.list_releases(spec, run_id=run_id, alias=alias and alias.value, warehouse=warehouse)
     if as_json:
@@ -97,7 +98,8 @@ def release_unpin(
 @release_app.command("register")
 def release_register(spec: SpecArgument, warehouse: Warehouse = None, as_json: Json = False) -> None:  # noqa: FBT002
     """Bring the registered model and the release log in step."""
-    from group_models import registering, report
+    from group_models import registering
+    from group_models.reporting import report
 
     rows = registering.register(spec, warehouse=warehouse)
     if as_json:
@@ -112,7 +114,7 @@ def release_register(spec: SpecArgument, warehouse: Warehouse = None, as_json: J
 
 def log(spec: SpecArgument, run_id: RunId = None, warehouse: Warehouse = None) -> None:
     """Log a finished run (by default the newest) to MLflow; train does so by itself where the spec says `track`."""
-    from group_models import logging_runs
+    from group_models.runs import logging_runs
 
     logged, mlflow_run_id = logging_runs.log_run(spec, run_id, warehouse=warehouse)
     say(f"run {logged} is MLflow run {mlflow_run_id}")
@@ -126,7 +128,8 @@ def clean(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Remove the models and rows of old runs that nothing refers to."""
-    from group_models import releasing, report
+    from group_models import releasing
+    from group_models.reporting import report
 
     done = releasing.clean(spec, keep=keep, dry_run=not yes, warehouse=warehouse)
     if as_json:

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from group_models import mirrors
-from group_models.bundles import MODEL_COLUMNS, write_bundle
 from group_models.errors import MovedAliasError, StateError
-from group_models.live import Alias, Live, read_live, read_releases
+from group_models.live import mirrors
+from group_models.live.publishing import append_acts, user
+from group_models.live.releases import Act, Release
+from group_models.live.sets import Alias, Live, read_live, read_releases
 from group_models.ports import ModelRegistry, Tables, Where
-from group_models.publishing import append_acts, user
-from group_models.releases import Act, Release
+from group_models.serving.bundles import MODEL_COLUMNS, write_bundle
 from group_models.spec import Registration, Scoring
 from group_models.tables import MANIFEST, STORE, WHOLE
 

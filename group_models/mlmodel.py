@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import yaml
 
-from group_models.estimators import Features, Flavor
+from group_models.estimators.base import Features, Flavor
 
 LOADER_MODULE = "group_models.artifacts"
 """The module whose `_load_pyfunc` reads models of the flavor `group_models`."""

@@ -7,9 +7,9 @@ import warnings
 
 from group_models.adapters.mlflow_around import brief
 from group_models.errors import MovedAliasError, ServerError, ServerWarning, SpecError
+from group_models.live.releases import Release
 from group_models.mirroring import Mirroring
 from group_models.ports import Tables
-from group_models.releases import Release
 from group_models.spec import Spec
 from group_models.targets import SpecLike, find_target
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from group_models import cleaning, pinning, publishing
-from group_models.cleaning import Cleaning
 from group_models.errors import SpecError, StateError
-from group_models.live import Alias, read_key_texts, read_releases, read_runs
+from group_models.live import cleaning, pinning, publishing
+from group_models.live.cleaning import Cleaning
+from group_models.live.releases import Release
+from group_models.live.sets import Alias, read_key_texts, read_releases, read_runs
 from group_models.registering import adopt_before_act, show_release
-from group_models.releases import Release
 from group_models.spec import Limits
 from group_models.targets import SpecLike, alias_mistake, check_alias, find_target, no_release_text
 

@@ -9,7 +9,13 @@ from typing import Any, Literal
 import pandas as pd
 
 from group_models.artifacts import StoredModel
-from group_models.direct import (
+from group_models.errors import DataError
+from group_models.estimators.base import one_thread
+from group_models.frames import check_columns, key_kind
+from group_models.libraries import LoadNotes
+from group_models.live.sets import Live
+from group_models.ports import SparkFrame, Tables
+from group_models.serving.direct import (
     Ask,
     answer_frame,
     check_columns_once,
@@ -18,13 +24,7 @@ from group_models.direct import (
     plan_asked,
     resolve_frame,
 )
-from group_models.errors import DataError
-from group_models.estimators import one_thread
-from group_models.frames import check_columns, key_kind
-from group_models.libraries import LoadNotes
-from group_models.live import Live
-from group_models.ports import SparkFrame, Tables
-from group_models.resolving import Request, ScorePlan, check_inputs, check_missing, check_names
+from group_models.serving.resolving import Request, ScorePlan, check_inputs, check_missing, check_names
 from group_models.tables import STORE, WHOLE
 
 OnMissing = Literal["null", "parent", "raise"]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, get_args
 
 from group_models.adapters.places import tables_of
 from group_models.errors import SpecError, StateError
-from group_models.live import Alias, Live, read_live, read_releases, read_run, read_runs
+from group_models.live.sets import Alias, Live, read_live, read_releases, read_run, read_runs
 from group_models.loading import load_spec
 from group_models.ports import Tables
 from group_models.spec import Spec, name_mistake

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from group_models.estimators import EstimatorSettings
+from group_models.estimators.base import EstimatorSettings
 from group_models.keys import key_id
 from group_models.ports import Commit, Tables
 from group_models.tables import MANIFEST, PLAN, RUN, STORE

@@ -19,13 +19,13 @@ from mlflow.models import ModelSignature
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from mlflow.types.schema import AnyType, ColSpec, DataType, Schema, TensorSpec
 
-from group_models.bundles import MAX_CACHED_BYTES, MAX_CACHED_MODELS, Bundle
 from group_models.errors import DataError
 from group_models.frames import ColumnKind
 from group_models.keys import KeyKind
-from group_models.live import Live
+from group_models.live.sets import Live
 from group_models.mlmodel import requirements
-from group_models.resolving import OUTPUTS
+from group_models.serving.bundles import MAX_CACHED_BYTES, MAX_CACHED_MODELS, Bundle
+from group_models.serving.resolving import OUTPUTS
 
 DATA_FILE = "router.sqlite"
 

@@ -14,7 +14,7 @@ from mlflow.exceptions import MlflowException
 
 from group_models.adapters.mlflow_around import ensure_experiment, patient
 from group_models.errors import ServerError
-from group_models.tracking import RunRecord
+from group_models.reporting.tracking import RunRecord
 
 
 def log_record(record: RunRecord, *, tracking_uri: str | None, experiment: str | None) -> str:

@@ -15,9 +15,16 @@ from pyspark.sql import functions as F
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_ranks import Cut, cut_last
 from group_models.adapters.spark_train import placed_units
-from group_models.boosters import MIN_PART_ROWS, BoosterFamily, Columns, internal_names, too_few, watched_rows
-from group_models.distributing import regressor_params, stopped, stored_form
-from group_models.estimators import Fitted
+from group_models.estimators.base import Fitted
+from group_models.estimators.boosters import (
+    MIN_PART_ROWS,
+    BoosterFamily,
+    Columns,
+    internal_names,
+    too_few,
+    watched_rows,
+)
+from group_models.planning.distributing import regressor_params, stopped, stored_form
 
 WORKER, WATCHED = "worker", "is_watched"
 _CODE = "code"

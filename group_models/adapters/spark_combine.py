@@ -19,14 +19,14 @@ from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_score import MODEL_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, StoredModel, digest, load_model
-from group_models.deaths import FitLimits
-from group_models.ensembles import EnsemblePredictor, pack_parts
-from group_models.estimators import one_thread
+from group_models.estimators.base import one_thread
+from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
+from group_models.fitting.deaths import FitLimits
+from group_models.fitting.measuring import FAILURE, Measured, Meter
+from group_models.fitting.outcomes import RESULT, FitSettings, result_frame, result_table
+from group_models.fitting.summing import PAIR_TYPES, pair_columns, pair_of
 from group_models.frames import Roles
-from group_models.measuring import FAILURE, Measured, Meter
 from group_models.mlmodel import MlmodelTemplate
-from group_models.outcomes import RESULT, FitSettings, result_frame, result_table
-from group_models.summing import PAIR_TYPES, pair_columns, pair_of
 from group_models.tables import STORE, utc_now
 
 ROWS_PER_UNIT = 200_000

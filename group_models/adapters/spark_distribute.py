@@ -27,18 +27,18 @@ from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.adapters.spark_ranks import exact_median
 from group_models.adapters.spark_sizes import count_slots
 from group_models.artifacts import serialize
-from group_models.boosters import BoosterPredictor, booster_family
-from group_models.deaths import FitError
-from group_models.distributing import refusal
 from group_models.errors import StateError
-from group_models.estimators import EstimatorSettings, Features, Fitted, features_of
+from group_models.estimators.base import EstimatorSettings, Features, Fitted, features_of
+from group_models.estimators.boosters import BoosterPredictor, booster_family
+from group_models.estimators.registry import synthetic_rows
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable, why_no_metrics
+from group_models.fitting.deaths import FitError
+from group_models.fitting.outcomes import FitSettings, identity, result_table, stored_columns
+from group_models.fitting.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
 from group_models.frames import none_where
 from group_models.keys import key_seed
-from group_models.outcomes import FitSettings, identity, result_table, stored_columns
 from group_models.payloads import unpack
-from group_models.registry import synthetic_rows
-from group_models.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
+from group_models.planning.distributing import refusal
 from group_models.tables import WHOLE, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32

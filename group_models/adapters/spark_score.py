@@ -19,9 +19,9 @@ from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_train import placed_units
 from group_models.frames import key_kind
-from group_models.packing import pack
-from group_models.resolving import OUTPUTS, PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan
-from group_models.routing import (
+from group_models.planning.packing import pack
+from group_models.serving.resolving import OUTPUTS, PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan
+from group_models.serving.routing import (
     MODEL_LINES,
     NO_MODEL,
     SCORE_STATUSES,

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from group_models.adapters.spark_probe import ask_workers
 from group_models.errors import PlatformError, SpecError
-from group_models.estimators import EstimatorSettings, Shipped
-from group_models.objects import resolve
-from group_models.shipping import by_name, own_modules, with_code
+from group_models.estimators.base import EstimatorSettings, Shipped
+from group_models.estimators.objects import resolve
+from group_models.estimators.shipping import by_name, own_modules, with_code
 
 
 def ship(spark: SparkSession, settings: EstimatorSettings) -> EstimatorSettings:

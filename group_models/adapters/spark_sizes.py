@@ -13,7 +13,7 @@ from group_models.adapters.spark_columns import upload
 from group_models.evaluation import holdout_cutoff
 from group_models.frames import Roles
 from group_models.keys import level_name
-from group_models.planning import SIZES
+from group_models.planning.deciding import SIZES
 
 _HOUR_US = 3_600_000_000
 _FINER_US = (60_000_000, 1_000_000, 1_000, 1)

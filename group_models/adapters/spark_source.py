@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from group_models.adapters.spark_columns import named, upload
 from group_models.adapters.spark_errors import first_line
 from group_models.errors import DataError, SpecError
+from group_models.estimators.objects import resolve
 from group_models.keys import KeyTexts
 from group_models.loading import is_missing
-from group_models.objects import resolve
-from group_models.scopes import Scope
+from group_models.planning.scopes import Scope
 from group_models.spec import Source, is_uri
 
 _QUOTED = re.compile(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")

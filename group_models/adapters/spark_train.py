@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
-from group_models.fitting import fit_unit
+from group_models.fitting.outcomes import RESULT, FitSettings
+from group_models.fitting.units import fit_unit
 from group_models.frames import Roles
-from group_models.outcomes import RESULT, FitSettings
-from group_models.packing import place
+from group_models.planning.packing import place
 from group_models.tables import STORE, WHOLE
 
 KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS = "key_id", "key", "plan_unit", "part", "n_parts"

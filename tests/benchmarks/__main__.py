@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from group_models.estimators import EstimatorSettings
+from group_models.estimators.base import EstimatorSettings
 from tests.benchmarks import profiling, report
 from tests.benchmarks.bounds import bound_of
 from tests.benchmarks.profiling import FAMILIES

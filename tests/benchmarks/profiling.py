@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fixtures.shipments import shipments
-from group_models import fitting
 from group_models.artifacts import digest
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import make_family
+from group_models.fitting import units
 from group_models.keys import key_id
 from group_models.mlmodel import MlmodelTemplate
-from group_models.registry import make_family
-from group_models.routing import MODEL_LINES, Inputs, Router
+from group_models.serving.routing import MODEL_LINES, Inputs, Router
 from group_models.tables import utc_now
 from tests.benchmarks.workloads import FEATURES, HOLDOUT_SHARE, KEYS, MODEL_SET, RIDGE, TARGET, TIME, TREES
 
@@ -52,7 +52,7 @@ class Unit:
 
     frame: pd.DataFrame
     references: pd.DataFrame
-    settings: fitting.FitSettings
+    settings: units.FitSettings
 
     @property
     def keys(self) -> int:
@@ -61,7 +61,7 @@ class Unit:
 
     def fit(self) -> pd.DataFrame:
         """Fit the unit."""
-        return fitting.fit_unit(self.frame, self.references, self.settings)
+        return units.fit_unit(self.frame, self.references, self.settings)
 
 
 def measure_overhead(
@@ -163,13 +163,13 @@ def make_unit(estimator: EstimatorSettings, keys: int) -> Unit:
     return Unit(shuffled, references, _settings(estimator, cutoff))
 
 
-def _settings(estimator: EstimatorSettings, cutoff_us: int) -> fitting.FitSettings:
+def _settings(estimator: EstimatorSettings, cutoff_us: int) -> units.FitSettings:
     features = Features(tuple(FEATURES), (), tuple(FEATURES))
     family = make_family(estimator, features)
     template = MlmodelTemplate.build(
         model_set=MODEL_SET, run_id="profile", estimator=family.name, flavor=family.flavor, features=features
     )
-    return fitting.FitSettings(
+    return units.FitSettings(
         model_set=MODEL_SET,
         run_id="profile",
         features=dict.fromkeys(FEATURES, "numeric"),

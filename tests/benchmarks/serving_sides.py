@@ -65,9 +65,9 @@ def _rows(file: Path) -> pd.DataFrame:
 
 def _make_router(tables: object, model_set: str, folder: Path) -> None:
     from group_models.adapters.mlflow_router import save_router
-    from group_models.bundles import write_bundle
-    from group_models.live import read_live
+    from group_models.live.sets import read_live
     from group_models.mirroring import read_models
+    from group_models.serving.bundles import write_bundle
     from group_models.spec import Scoring
 
     live = read_live(tables, model_set)  # type: ignore[arg-type]

@@ -28,11 +28,11 @@ SALTED = {"oversize": "salt"}
 
 def plan_synthetic(job: Job) -> Outcome:
     """Plan sizes that no Spark measured: all that planning itself takes of the driver's Python."""
-    from group_models.estimators import EstimatorSettings, Features
+    from group_models.estimators.base import EstimatorSettings, Features
+    from group_models.estimators.registry import make_family
     from group_models.loading import load_spec
-    from group_models.planning import Costs, plan_keys
-    from group_models.registry import make_family
-    from group_models.skew import describe_skew
+    from group_models.planning.deciding import Costs, plan_keys
+    from group_models.planning.skew import describe_skew
 
     measured_sizes = sizes(job.workload.keys, FITTED_ROWS * job.workload.keys)
     spec = load_spec(job.workload.spec(job.data.rows, job.out))
@@ -64,7 +64,7 @@ def sizes(keys: int, rows: int, seed: int = 7) -> pa.Table:
 
     Built in columns and without a Python object per key, so that the peak memory is that of planning.
     """
-    from group_models.planning import SIZES
+    from group_models.planning.deciding import SIZES
 
     rng = np.random.default_rng(seed)
     weights = rng.pareto(1.2, keys) + 0.05

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from group_models.planning import SIZES
+from group_models.planning.deciding import SIZES
 from tests.benchmarks import target_sides
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.bounds import bound_of

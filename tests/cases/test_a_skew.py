@@ -20,12 +20,12 @@ from sklearn.pipeline import Pipeline
 from group_models import api
 from group_models.adapters.spark_train import placed_units
 from group_models.errors import DataError
-from group_models.estimators import EstimatorSettings
+from group_models.estimators.base import EstimatorSettings
 from group_models.fakes import MemoryTables
 from group_models.loading import load_spec
-from group_models.planning import SIZES, Costs, plan_keys
-from group_models.plans import summarise
-from group_models.preparing import prepare
+from group_models.planning.deciding import SIZES, Costs, plan_keys
+from group_models.planning.plans import summarise
+from group_models.runs.preparing import prepare
 from group_models.tables import MANIFEST, PLAN, RELEASE, STORE
 from tests.cases.worlds import by_key, fit_keys, scored, spec_of, tables_of, trained, unpickled
 

@@ -17,12 +17,12 @@ from sklearn.preprocessing import OneHotEncoder
 from group_models import api
 from group_models.adapters import spark_output
 from group_models.errors import DataError, SpecError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import check_settings
 from group_models.fakes import MemoryTables
 from group_models.frames import check_columns
 from group_models.loading import load_spec
-from group_models.preparing import make_plan, prepare
-from group_models.registry import check_settings
+from group_models.runs.preparing import make_plan, prepare
 from group_models.tables import MANIFEST, RUN, STORE, micros
 from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, tables_of, trained, unpickled, values
 

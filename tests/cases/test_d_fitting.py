@@ -11,8 +11,8 @@ from xgboost import XGBRegressor
 
 from group_models import api
 from group_models.artifacts import load_model
-from group_models.estimators import EstimatorSettings
-from group_models.manifest import release_refusal
+from group_models.estimators.base import EstimatorSettings
+from group_models.live.manifest import release_refusal
 from group_models.spec import Limits
 from tests.cases.worlds import ENGINES, FAULTS, GOOD, by_key, fit_keys, scored, trained, values
 

@@ -20,10 +20,10 @@ from group_models import api
 from group_models.adapters import spark_probe
 from group_models.artifacts import digest
 from group_models.errors import LibraryWarning, PlatformError, StateError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import FAMILIES, check_settings
 from group_models.libraries import LoadNotes, TrainedBy, library_mistakes, needed
-from group_models.registry import FAMILIES, check_settings
-from group_models.routing import Inputs, ModelRow, Router
+from group_models.serving.routing import Inputs, ModelRow, Router
 from group_models.tables import MANIFEST, RUN, STORE
 from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, values
 
@@ -289,7 +289,7 @@ WORKER = """
     import numpy as np
     import pandas as pd
 
-    from group_models.estimators import EstimatorSettings
+    from group_models.estimators.base import EstimatorSettings
     from tests.cases.worlds import fit_keys
 
     sys.modules["mlflow"] = sys.modules["pyspark"] = None  # importing them raises

@@ -18,10 +18,10 @@ from group_models import api
 from group_models.adapters import places, spark_score
 from group_models.artifacts import StoredModel, digest
 from group_models.errors import DataError, ModelError, StateError
-from group_models.estimators import PickledPredictor
+from group_models.estimators.base import PickledPredictor
 from group_models.ports import Commit
-from group_models.resolving import OUTPUTS
-from group_models.routing import predict_rows, predict_stream
+from group_models.serving.resolving import OUTPUTS
+from group_models.serving.routing import predict_rows, predict_stream
 from group_models.tables import MANIFEST, STORE
 from tests.cases.worlds import ENGINES, by_key, scored, spec_of, tables_of, trained, values, widened
 from tests.worlds import through_pandas

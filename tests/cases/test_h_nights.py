@@ -8,7 +8,7 @@ from group_models import api, releasing
 from group_models.adapters import spark_output
 from group_models.errors import StateError
 from group_models.evaluation import MAX_MESSAGE, MAX_TRACEBACK
-from group_models.manifest import STORE_COLUMNS, RunIdentity, compose
+from group_models.live.manifest import STORE_COLUMNS, RunIdentity, compose
 from group_models.tables import MANIFEST, PLAN, STORE
 from tests.cases.worlds import ENGINES, FAULTS, by_key, scored, spec_of, tables_of, trained, values
 

@@ -227,13 +227,13 @@ def test_h9_after_a_rollback_the_next_night_trains_but_does_not_flip_it_back(spa
 def test_h4_a_dead_run_that_was_cleaned_is_not_resumed_but_refused_by_name(spark, tmp_path, monkeypatch):
     spec = spec_of(carriers(spark, "A", 1.0), tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("group_models.training.train_waves", lambda *_: threading.Lock().release())
+        patch.setattr("group_models.runs.training.train_waves", lambda *_: threading.Lock().release())
         with pytest.raises(RuntimeError):
             retrain(spec, spark=spark, run_id="dead")
     for night in ("n1", "n2"):
         retrain(spec, spark=spark, run_id=night)
     assert "dead" in releasing.clean(spec, keep=1).retention.whole
-    monkeypatch.setattr("group_models.retention.YOUNG", dt.timedelta(0))
+    monkeypatch.setattr("group_models.live.retention.YOUNG", dt.timedelta(0))
     assert list(releasing.clean(spec, keep=1, dry_run=False).losses) == ["dead", "n1"]
     with pytest.raises(StateError, match=r"only what still served is left of run dead since .* cleaned"):
         retrain(spec, spark=spark, run_id="dead")

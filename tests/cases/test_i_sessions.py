@@ -18,11 +18,11 @@ import group_models
 from group_models import api, targets
 from group_models.adapters import spark_errors, spark_probe, spark_train
 from group_models.errors import DataError, PlatformError, SpecError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import check_settings
 from group_models.fakes import MemoryTables
 from group_models.loading import load_spec
-from group_models.preparing import prepare
-from group_models.registry import check_settings
+from group_models.runs.preparing import prepare
 from group_models.tables import MANIFEST, PLAN
 from tests.cases.worlds import by_key, scored, spec_of, tables_of, values
 

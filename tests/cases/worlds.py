@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 
 from group_models import api, targets
-from group_models.estimators import EstimatorSettings, Features
-from group_models.fitting import fit_unit
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import make_family
+from group_models.fitting.outcomes import FitSettings
+from group_models.fitting.units import fit_unit
 from group_models.keys import key_id
 from group_models.loading import load_spec
 from group_models.mlmodel import MlmodelTemplate
-from group_models.outcomes import FitSettings
 from group_models.payloads import unpack
-from group_models.registry import make_family
 from tests.worlds import through_pandas
 
 MODEL_SET = "zrl.ml.eta"

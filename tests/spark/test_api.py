@@ -18,8 +18,8 @@ from group_models import targets
 from group_models.adapters.path_tables import PathTables
 from group_models.errors import DataError, SpecError, StateError
 from group_models.fakes import Fault, MemoryTables
+from group_models.live.releases import Release
 from group_models.ports import Commit, SparkFrame, SparkSession
-from group_models.releases import Release
 from group_models.tables import MANIFEST, PLAN, RELEASE, RUN, STORE, Table
 from tests import worlds
 

@@ -13,12 +13,12 @@ from group_models.adapters.spark_distribute import PlannedKey, distribute_key, w
 from group_models.adapters.spark_ranks import cut_last, exact_median, values_at
 from group_models.artifacts import digest, load_model
 from group_models.errors import StateError
-from group_models.estimators import EstimatorSettings, features_of
+from group_models.estimators.base import EstimatorSettings, features_of
+from group_models.estimators.registry import make_family
 from group_models.evaluation import regression_metrics
-from group_models.fitting import fit_unit
+from group_models.fitting.outcomes import RESULT, FitSettings
+from group_models.fitting.units import fit_unit
 from group_models.mlmodel import MlmodelTemplate
-from group_models.outcomes import RESULT, FitSettings
-from group_models.registry import make_family
 from group_models.tables import STORE
 
 SLOTS = 2

@@ -6,9 +6,9 @@ import pytest
 from xgboost import XGBRegressor
 
 import group_models
-from group_models import waves
 from group_models.errors import StateError
 from group_models.keys import key_id
+from group_models.runs import waves
 from group_models.tables import STORE
 from tests import worlds
 
@@ -122,7 +122,7 @@ def test_a_distributed_key_that_has_a_row_is_not_trained_again(spark, tmp_path, 
         raise StateError("no manifest tonight")
 
     with monkeypatch.context() as patch:
-        patch.setattr("group_models.training.compose", fail)
+        patch.setattr("group_models.runs.training.compose", fail)
         with pytest.raises(StateError, match="no manifest tonight"):
             group_models.train(spec, spark=spark, run_id="night")
     monkeypatch.setattr("group_models.adapters.spark_distribute.distribute_key", fail)

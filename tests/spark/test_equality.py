@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 import group_models
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import make_family
 from group_models.loading import load_spec
 from group_models.ports import SparkSession
-from group_models.registry import make_family
 from tests import worlds
 from tests.worlds import FITTED, SAMPLES, SIZES, Sample
 

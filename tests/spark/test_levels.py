@@ -17,11 +17,11 @@ from group_models.cli import main
 from group_models.errors import StateError
 from group_models.fakes import MemoryTables
 from group_models.keys import texts_id
-from group_models.leveling import parent_sizes
 from group_models.loading import load_spec
-from group_models.plans import summarise
+from group_models.planning.leveling import parent_sizes
+from group_models.planning.plans import summarise
 from group_models.ports import SparkSession
-from group_models.preparing import prepare
+from group_models.runs.preparing import prepare
 from group_models.tables import MANIFEST, STORE
 from tests import worlds
 from tests.worlds import KEYS, SAMPLES, SHARE, Sample

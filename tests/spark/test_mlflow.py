@@ -13,11 +13,11 @@ from mlflow.utils.autologging_utils import autologging_is_disabled
 from pyspark.sql import functions as F
 
 import group_models
-from group_models import tracking
-from group_models.live import read_releases
+from group_models.live.sets import read_releases
 from group_models.loading import load_spec
 from group_models.ports import SparkSession
-from group_models.resolving import OUTPUTS
+from group_models.reporting import tracking
+from group_models.serving.resolving import OUTPUTS
 from group_models.targets import open_tables
 from tests import worlds
 

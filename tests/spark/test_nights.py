@@ -13,7 +13,7 @@ import pytest
 
 from group_models import api, targets
 from group_models.errors import DataError
-from group_models.live import read_live
+from group_models.live.sets import read_live
 from group_models.loading import load_spec
 from group_models.ports import SparkSession
 from group_models.tables import MANIFEST, PLAN, RUN, STORE, WHOLE

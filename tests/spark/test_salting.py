@@ -20,13 +20,14 @@ from pyspark.sql import functions as F
 from sklearn.linear_model import LinearRegression
 
 import group_models
-from group_models import targets, waves
+from group_models import targets
 from group_models.adapters import spark_combine
-from group_models.cleaning import clean, plan_clean
 from group_models.keys import key_id, key_seed
+from group_models.live.cleaning import clean, plan_clean
 from group_models.loading import load_spec
-from group_models.planning import sample_share
+from group_models.planning.deciding import sample_share
 from group_models.ports import SparkSession
+from group_models.runs import waves
 from group_models.tables import STORE
 from tests import worlds
 from tests.worlds import FITTED, SAMPLES, SIZES, Sample

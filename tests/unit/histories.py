@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pandas as pd
 from hypothesis import strategies as st
 
-from group_models.cleans import oldest_kept
-from group_models.folding import live_set
-from group_models.releases import FoldPlan, Release, RunInfo, cleaned, counted, hold, pins
+from group_models.live.cleans import oldest_kept
+from group_models.live.folding import live_set
+from group_models.live.releases import FoldPlan, Release, RunInfo, cleaned, counted, hold, pins
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 COLUMNS = ["run_id", "key_id", "status", "serves", "model_run_id"]

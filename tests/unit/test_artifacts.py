@@ -18,10 +18,10 @@ from sklearn.linear_model import LinearRegression
 from group_models import artifacts
 from group_models.artifacts import digest, load_model, model_files, serialize, write_model
 from group_models.errors import DataError, ModelError, StateError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import FAMILIES, make_family
 from group_models.keys import key_id, key_json
 from group_models.mlmodel import MlmodelTemplate, installed_version, quoted, requirements
-from group_models.registry import FAMILIES, make_family
 
 NUMERIC = Features(("a", "b"), (), ("a", "b"))
 MIXED = Features(("a", "b"), ("color",), ("a", "color", "b"))
@@ -256,8 +256,8 @@ def test_e7_an_estimator_from_a_notebook_works_in_a_fresh_process(tmp_path):
         from sklearn.linear_model import Ridge
         from sklearn.pipeline import make_pipeline
         from group_models.artifacts import serialize
-        from group_models.estimators import EstimatorSettings, Features
-        from group_models.registry import make_family
+        from group_models.estimators.base import EstimatorSettings, Features
+        from group_models.estimators.registry import make_family
 
         class Doubled(TransformerMixin, BaseEstimator):
             def fit(self, x, y=None):

@@ -14,11 +14,11 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from group_models.batched import MAX_TEXT_VALUES, BatchedFamily, fit_ridge, medians
-from group_models.estimators import EstimatorSettings, Features, PickledPredictor
+from group_models.estimators.base import EstimatorSettings, Features, PickledPredictor
+from group_models.estimators.batched import MAX_TEXT_VALUES, BatchedFamily, fit_ridge, medians
+from group_models.estimators.linear import LinearForm, LinearForms, Table, linear_form
+from group_models.estimators.registry import make_family
 from group_models.evaluation import grouped_metrics, regression_metrics
-from group_models.linear import LinearForm, LinearForms, Table, linear_form
-from group_models.registry import make_family
 
 NUMERIC = Features(("a", "b"), (), ("a", "b"))
 MIXED = Features(("a", "b"), ("color", "size"), ("a", "color", "b", "size"))

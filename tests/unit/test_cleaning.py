@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from group_models.adapters.path_tables import PathTables
-from group_models.cleaning import clean, plan_clean
 from group_models.errors import StateError
 from group_models.fakes import MemoryTables
-from group_models.live import check_not_cleaned, read_live, read_releases, read_run, stored_model
-from group_models.pinning import pin, unpin
+from group_models.live.cleaning import clean, plan_clean
+from group_models.live.pinning import pin, unpin
+from group_models.live.publishing import publish, publish_unattended, rollback
+from group_models.live.sets import check_not_cleaned, read_live, read_releases, read_run, stored_model
 from group_models.ports import Commit, Tables
-from group_models.publishing import publish, publish_unattended, rollback
-from group_models.report import releases_table, text_table
+from group_models.reporting.report import releases_table, text_table
 from group_models.spec import Limits
 from group_models.tables import MANIFEST, PLAN, RELEASE, STORE
 from tests.unit.runs import SET, add_run, by_name, days_ago, id_of

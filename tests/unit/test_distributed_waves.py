@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from group_models.adapters import spark_distribute, spark_train
-from group_models.distributed_waves import distribute_wave
 from group_models.errors import StateError
 from group_models.fakes import MemoryTables
-from group_models.outcomes import RESULT
+from group_models.fitting.outcomes import RESULT
+from group_models.runs.distributed_waves import distribute_wave
 from group_models.tables import STORE, WHOLE, utc_now
 
 PLANNED = {"wave": 2, "key_id": "k1", "key": [("carrier", "UA")], "unit": 7}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from group_models import planning
-from group_models.boosters import BoosterFamily
-from group_models.distributing import refusal, regressor_params
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.boosters import BoosterFamily
+from group_models.planning import deciding
+from group_models.planning.distributing import refusal, regressor_params
 
 FEATURES = Features(("a",), (), ("a",))
 
@@ -50,7 +50,7 @@ def test_early_stopping_is_asked_for_only_where_rows_are_watched(is_watched):
 
 def test_distributed_keys_come_after_the_last_part_of_every_salted_one():
     placed = {"unit": np.array([1, 0]), "wave": np.array([0, 0]), "key_index": np.array([0, 3])}
-    every = planning._place_last(placed, np.array([False, True, False, True]), np.array([5, 1]))
+    every = deciding._place_last(placed, np.array([False, True, False, True]), np.array([5, 1]))
     assert every["unit"].tolist() == [1, 6, 0, 7]
     assert every["wave"].tolist() == [0, 1, 0, 2]
     assert every["key_index"].tolist() == [0, 0, 3, 0]

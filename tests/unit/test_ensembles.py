@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from group_models.artifacts import load_model
-from group_models.ensembles import EnsemblePredictor, pack_parts
 from group_models.errors import ModelError
-from group_models.fitting import fit_unit
-from group_models.measuring import Measured
-from group_models.parts import judge_parts, with_metrics
-from group_models.summing import RegressionSums
+from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
+from group_models.fitting.measuring import Measured
+from group_models.fitting.parts import judge_parts, with_metrics
+from group_models.fitting.summing import RegressionSums
+from group_models.fitting.units import fit_unit
 from tests.unit.test_fitting import Poison, rows_of, settings
 
 N_PARTS = 2

@@ -25,10 +25,10 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from group_models import boosters, families
 from group_models.errors import SpecError
-from group_models.estimators import EstimatorSettings, Features, one_thread, take_control
-from group_models.registry import FAMILIES, check_settings, make_family
+from group_models.estimators import boosters, families
+from group_models.estimators.base import EstimatorSettings, Features, one_thread, take_control
+from group_models.estimators.registry import FAMILIES, check_settings, make_family
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -548,7 +548,7 @@ def test_settings_are_named_after_their_family_or_object():
 
 def test_importing_the_modules_imports_neither_scikit_learn_nor_xgboost():
     code = (
-        "import sys, group_models.registry, group_models.artifacts, group_models.evaluation;"
+        "import sys, group_models.estimators.registry, group_models.artifacts, group_models.evaluation;"
         "print([name for name in ('sklearn', 'xgboost', 'mlflow', 'scipy') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from group_models.estimators import EstimatorSettings, features_of
-from group_models.fitting import fit_unit
+from group_models.estimators.base import EstimatorSettings, features_of
+from group_models.fitting.outcomes import RESULT, FitSettings
+from group_models.fitting.units import fit_unit
 from group_models.mlmodel import MlmodelTemplate
-from group_models.outcomes import RESULT, FitSettings
 
 FEATURES = {"a": "numeric", "size (cm)": "numeric"}
 

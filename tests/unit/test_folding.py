@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from group_models.errors import StateError
-from group_models.folding import live_set, publish_refusal
-from group_models.releases import FoldPlan, Release, RunInfo, hold, newer_runs, runs_to_read
+from group_models.live.folding import live_set, publish_refusal
+from group_models.live.releases import FoldPlan, Release, RunInfo, hold, newer_runs, runs_to_read
 from tests.unit.histories import ANY, COLUMNS, EPOCH, EVENTS, KEYS, History, happen
 
 

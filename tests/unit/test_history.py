@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from group_models.fakes import MemoryTables
-from group_models.history import read_history, read_last_run
-from group_models.live import Live
-from group_models.manifest import STORE_COLUMNS, RunIdentity, compose
+from group_models.live.history import read_history, read_last_run
+from group_models.live.manifest import STORE_COLUMNS, RunIdentity, compose
+from group_models.live.sets import Live
 from group_models.ports import Commit
 from group_models.tables import MANIFEST, PLAN, RUN, STORE
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_models.errors import StateError
-from group_models.incremental import PAST, History, due_days, kept_models, library_changes, library_note
 from group_models.keys import key_id
-from group_models.planning import SIZES, Costs, plan_keys
+from group_models.planning.deciding import SIZES, Costs, plan_keys
+from group_models.planning.incremental import PAST, History, due_days, kept_models, library_changes, library_note
 from group_models.tables import MANIFEST
 from tests.unit.test_planning import by_name, sizes, spec
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from group_models import guards, isolation
-from group_models.deaths import Death, FitLimits, TimedOut, is_memory_error
-from group_models.guards import Guard
-from group_models.isolation import NoChildError, in_fresh_thread, run_in_child
+from group_models.fitting import guards, isolation
+from group_models.fitting.deaths import Death, FitLimits, TimedOut, is_memory_error
+from group_models.fitting.guards import Guard
+from group_models.fitting.isolation import NoChildError, in_fresh_thread, run_in_child
 
 MIB = 2**20
 PATIENT = FitLimits(timeout_s=60.0)
@@ -184,8 +184,8 @@ def _ends(pid):
 
 SHARING = """
     import atexit, os, socket, sys
-    from group_models.deaths import FitLimits
-    from group_models.isolation import run_in_child
+    from group_models.fitting.deaths import FitLimits
+    from group_models.fitting.isolation import run_in_child
 
     atexit.register(print, "goodbye")
     here, there = socket.socketpair()
@@ -217,8 +217,8 @@ def test_a_child_runs_no_exit_handlers_flushes_no_buffers_and_writes_to_no_socke
 
 ORPHANING = """
     import os, time
-    from group_models.deaths import FitLimits
-    from group_models.isolation import run_in_child
+    from group_models.fitting.deaths import FitLimits
+    from group_models.fitting.isolation import run_in_child
 
     def work():
         os.write(9, str(os.getpid()).encode() + b"\\n")
@@ -299,8 +299,8 @@ def test_work_can_tell_by_itself_that_its_time_is_over():
 
 WATCHED = """
     import itertools, sys, os
-    from group_models import guards
-    from group_models.deaths import FitLimits
+    from group_models.fitting import guards
+    from group_models.fitting.deaths import FitLimits
 
     guards.GRACE_S = 0.2
     if sys.argv[1] == "without":
@@ -384,8 +384,8 @@ OPENMP = """
     import sys
     import numpy as np
     from xgboost import XGBRegressor
-    from group_models.deaths import FitLimits
-    from group_models.isolation import in_fresh_thread, run_in_child
+    from group_models.fitting.deaths import FitLimits
+    from group_models.fitting.isolation import in_fresh_thread, run_in_child
 
     x = np.random.default_rng(0).normal(size=(5000, 5))
 

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from group_models.errors import DataError, SpecError
-from group_models.incremental import History
 from group_models.keys import texts_id
-from group_models.leveling import parent_sizes, plan_levels
 from group_models.levels import Levels
 from group_models.loading import load_spec
-from group_models.planning import SIZES, Costs, plan_keys
-from group_models.plans import Plan, summarise
-from group_models.scopes import Scope
-from group_models.skew import describe_skew
+from group_models.planning.deciding import SIZES, Costs, plan_keys
+from group_models.planning.incremental import History
+from group_models.planning.leveling import parent_sizes, plan_levels
+from group_models.planning.plans import Plan, summarise
+from group_models.planning.scopes import Scope
+from group_models.planning.skew import describe_skew
 from group_models.spec import ParentSpec, Spec, parent_fingerprint
 
 KINDS = {"carrier": "string", "depot": "string", "stop": "integer"}
@@ -162,7 +162,7 @@ def test_parents_that_are_over_the_limit_of_parents_are_refused_by_its_name():
 
 
 def test_parents_that_are_left_out_are_told_where_all_are_looked_at():
-    from group_models.preparing import _notes
+    from group_models.runs.preparing import _notes
 
     _, left_out = parent_sizes(WORLD, LEVELS, ())
     plan = planned(WORLD, spec())

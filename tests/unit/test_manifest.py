@@ -8,7 +8,7 @@ import pytest
 from group_models.errors import StateError
 from group_models.keys import show_key, texts_id
 from group_models.levels import Levels
-from group_models.manifest import (
+from group_models.live.manifest import (
     RunIdentity,
     compose,
     count_levels,

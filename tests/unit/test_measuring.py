@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from group_models.deaths import FitLimits
-from group_models.measuring import FAILURE, Measured, Meter
+from group_models.fitting.deaths import FitLimits
+from group_models.fitting.measuring import FAILURE, Measured, Meter
 
 X, Y = pd.DataFrame({"x": [1.0, 2.0, 3.0]}), np.array([1.0, 2.0, 4.0])
 

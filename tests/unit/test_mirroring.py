@@ -15,17 +15,19 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from group_models import api, mirrors, preparing, registering, releasing, training
+from group_models import api, registering, releasing
 from group_models.adapters import path_commits
 from group_models.adapters.mlflow_registry import MlflowRegistry
 from group_models.adapters.path_tables import PathTables
 from group_models.cli import main
 from group_models.errors import MovedAliasError, ServerError, ServerWarning, SpecError, StateError
-from group_models.live import read_releases
+from group_models.live import mirrors
+from group_models.live.publishing import publish, rollback
+from group_models.live.sets import read_releases
 from group_models.mirroring import Mirroring
-from group_models.publishing import publish, rollback
+from group_models.runs import preparing, training
+from group_models.runs.training import Run
 from group_models.spec import Limits, Registration, Scoring
-from group_models.training import Run
 from tests import fitted
 from tests.fitted import SET
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from group_models import mirrors, publishing
 from group_models.errors import ServerError, StateError
 from group_models.fakes import MemoryTables
-from group_models.live import read_live, read_releases
+from group_models.live import mirrors, publishing
+from group_models.live.sets import read_live, read_releases
 from group_models.mirroring import Mirroring
 from group_models.spec import Limits, Registration, Scoring
 from tests.unit import runs

@@ -15,11 +15,11 @@ import yaml
 from group_models.adapters.mlflow_models import load_pyfunc
 from group_models.artifacts import FORMAT, digest, serialize, write_model
 from group_models.errors import DataError, ModelError, StateError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import FAMILIES, make_family
 from group_models.keys import key_id, key_json
 from group_models.mlmodel import MlmodelTemplate
 from group_models.ports import Commit
-from group_models.registry import FAMILIES, make_family
 from group_models.tables import STORE
 
 mlflow = pytest.importorskip("mlflow")

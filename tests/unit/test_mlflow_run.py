@@ -13,16 +13,18 @@ import pytest
 from mlflow import MlflowClient
 from sklearn.linear_model import LinearRegression
 
-from group_models import api, logging_runs, registering, releasing, tracking
+from group_models import api, registering, releasing
 from group_models.adapters.mlflow_around import no_autologging
 from group_models.adapters.path_tables import PathTables
-from group_models.cleaning import clean
 from group_models.cli import main
 from group_models.errors import ServerError, ServerWarning, StateError
-from group_models.live import read_releases
+from group_models.live.cleaning import clean
+from group_models.live.publishing import publish
+from group_models.live.sets import read_releases
 from group_models.loading import load_spec
 from group_models.ports import Commit
-from group_models.publishing import publish
+from group_models.reporting import tracking
+from group_models.runs import logging_runs
 from group_models.spec import Limits
 from group_models.tables import MANIFEST, PLAN, RUN
 from tests import fitted

@@ -7,18 +7,18 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from group_models.deaths import FitLimits
 from group_models.errors import StateError
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
 from group_models.fakes import MemoryTables
+from group_models.fitting.deaths import FitLimits
+from group_models.fitting.outcomes import FitSettings
 from group_models.mlmodel import MlmodelTemplate
-from group_models.one_wave import OneWave
-from group_models.outcomes import FitSettings
-from group_models.plans import Plan
+from group_models.planning.plans import Plan
+from group_models.runs.one_wave import OneWave
 from group_models.tables import STORE, WHOLE, utc_now
 
 LOST = "ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: exit code 137"
-CHILDLESS = "group_models.isolation.NoChildError: no child process can be made here"
+CHILDLESS = "group_models.fitting.isolation.NoChildError: no child process can be made here"
 FEATURES = Features(("x",), (), ("x",))
 SETTINGS = FitSettings(
     model_set="c.s.m",

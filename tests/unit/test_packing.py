@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from group_models.packing import makespan, order_units, pack, place, unit_count, wave_of_units
+from group_models.planning.packing import makespan, order_units, pack, place, unit_count, wave_of_units
 
 
 def floats(*values: float) -> np.ndarray:

@@ -12,16 +12,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from group_models.bundles import Bundle, write_bundle
 from group_models.errors import DataError
 from group_models.fakes import MemoryTables
 from group_models.keys import texts_id
-from group_models.live import Live, read_levels, read_live, read_run
-from group_models.parents import read_parents, serving_key
+from group_models.live.parents import read_parents, serving_key
+from group_models.live.sets import Live, read_levels, read_live, read_run
 from group_models.ports import LOG_OWNER, Commit
-from group_models.resolving import check_missing, plan_scores
-from group_models.routing import SCORE_STATUSES
-from group_models.showing import newest_rows
+from group_models.reporting.showing import newest_rows
+from group_models.serving.bundles import Bundle, write_bundle
+from group_models.serving.resolving import check_missing, plan_scores
+from group_models.serving.routing import SCORE_STATUSES
 from group_models.spec import Scoring
 from group_models.tables import MANIFEST, RELEASE, RUN, STORE
 

@@ -4,12 +4,12 @@ import datetime as dt
 
 import pyarrow as pa
 
-from group_models.deaths import FitLimits
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.fitting.deaths import FitLimits
+from group_models.fitting.outcomes import RESULT, FitSettings
+from group_models.fitting.pieces import crashed_row, halves
 from group_models.keys import key_seed
 from group_models.mlmodel import MlmodelTemplate
-from group_models.outcomes import RESULT, FitSettings
-from group_models.pieces import crashed_row, halves
 from group_models.tables import STORE, WHOLE, micros
 
 HOLDOUT_FROM = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)

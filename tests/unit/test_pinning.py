@@ -6,12 +6,12 @@ import pytest
 
 from group_models.errors import SpecError, StateError
 from group_models.fakes import MemoryTables
-from group_models.live import read_key_texts, read_live, read_releases
-from group_models.pinning import pin, unpin
-from group_models.publishing import publish, rollback
-from group_models.releases import pins
-from group_models.report import releases_table, rows_table
-from group_models.showing import newest_rows
+from group_models.live.pinning import pin, unpin
+from group_models.live.publishing import publish, rollback
+from group_models.live.releases import pins
+from group_models.live.sets import read_key_texts, read_live, read_releases
+from group_models.reporting.report import releases_table, rows_table
+from group_models.reporting.showing import newest_rows
 from group_models.spec import Limits
 from tests.unit.runs import SET, add_run, by_name, id_of
 

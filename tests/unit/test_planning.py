@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from group_models.errors import DataError
 from group_models.keys import key_id
 from group_models.loading import load_spec
-from group_models.planning import SIZES, Costs, plan_keys, sample_share
-from group_models.plans import FITTED, Plan, summarise
+from group_models.planning.deciding import SIZES, Costs, plan_keys, sample_share
+from group_models.planning.plans import FITTED, Plan, summarise
 from group_models.spec import Spec
 
 COSTS = Costs(seconds=lambda rows, columns: rows * 0.01, model_bytes=lambda rows, columns: rows * 10.0)

@@ -13,14 +13,14 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from group_models.deaths import FitLimits
-from group_models.estimators import EstimatorSettings, Features
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import make_family
 from group_models.evaluation import MAX_TRACEBACK
-from group_models.fitting import fit_unit
-from group_models.isolation import NoChildError
+from group_models.fitting.deaths import FitLimits
+from group_models.fitting.isolation import NoChildError
+from group_models.fitting.outcomes import FitSettings
+from group_models.fitting.units import fit_unit
 from group_models.mlmodel import MlmodelTemplate
-from group_models.outcomes import FitSettings
-from group_models.registry import make_family
 
 MIB = 2**20
 ABORT, SLEEP, ALLOCATE, RAISE, EXIT, BAD_ALLOC, HANG = range(1, 8)

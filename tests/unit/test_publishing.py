@@ -4,10 +4,10 @@ import pytest
 
 from group_models.errors import SpecError, StateError
 from group_models.fakes import MemoryTables
-from group_models.live import read_key_kinds, read_live, read_without_pins
-from group_models.publishing import newest_run, publish, publish_unattended, rollback
-from group_models.releases import counted, releases_from
-from group_models.showing import newest_rows
+from group_models.live.publishing import newest_run, publish, publish_unattended, rollback
+from group_models.live.releases import counted, releases_from
+from group_models.live.sets import read_key_kinds, read_live, read_without_pins
+from group_models.reporting.showing import newest_rows
 from group_models.spec import Limits
 from group_models.tables import RELEASE
 from tests.unit.runs import SET, add_run, by_name
@@ -99,7 +99,7 @@ def test_a_run_that_is_not_published_changes_nothing_of_how_keys_are_read(tables
 
 def test_key_columns_in_another_order_are_others(tables):
     from group_models.loading import load_spec
-    from group_models.preparing import check_keys_kept
+    from group_models.runs.preparing import check_keys_kept
 
     tables, kinds = MemoryTables(), {"k": "string", "s": "integer"}
     add_run(tables, "r1", 0, {"a": "trained"}, kinds=kinds)
@@ -132,7 +132,7 @@ def test_g12_a_manifest_row_that_stands_twice_is_shown_once():
 
 
 def read_run_live(tables):
-    from group_models.live import read_run
+    from group_models.live.sets import read_run
 
     return read_run(tables, SET, "r1")
 

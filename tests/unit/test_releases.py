@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from group_models.errors import StateError
-from group_models.releases import (
+from group_models.live.releases import (
     Act,
     FoldPlan,
     Release,

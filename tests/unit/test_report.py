@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from group_models.report import rows_table
+from group_models.reporting.report import rows_table
 
 ROW: dict[str, Any] = {
     "key": {"carrier": "UA", "lane": "EWR-IAH", "depot": "EWR"},

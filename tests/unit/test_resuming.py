@@ -11,7 +11,8 @@ import pytest
 from group_models.errors import StateError
 from group_models.fakes import MemoryTables
 from group_models.keys import key_id
-from group_models.resuming import (
+from group_models.planning.scopes import Scope
+from group_models.runs.resuming import (
     Events,
     append_event,
     check_run_exists,
@@ -20,7 +21,6 @@ from group_models.resuming import (
     size_changes,
     spec_changes,
 )
-from group_models.scopes import Scope
 from group_models.tables import RUN
 from tests.unit.test_planning import sizes, spec
 

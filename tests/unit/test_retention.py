@@ -10,12 +10,12 @@ import pandas as pd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from group_models import retention
-from group_models.cleans import check_kept
 from group_models.errors import StateError
-from group_models.folding import live_set
-from group_models.releases import cleaned, runs_to_read
-from group_models.retention import Retention, plan_retention
+from group_models.live import retention
+from group_models.live.cleans import check_kept
+from group_models.live.folding import live_set
+from group_models.live.releases import cleaned, runs_to_read
+from group_models.live.retention import Retention, plan_retention
 from tests.unit.histories import COLUMNS, EVENTS, History, happen
 
 KEEP = st.integers(1, 3)

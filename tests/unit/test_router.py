@@ -14,14 +14,15 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
-from group_models import api, bundles, releasing
+from group_models import api, releasing
 from group_models.adapters.mlflow_router import save_router
 from group_models.adapters.path_tables import PathTables
-from group_models.bundles import Bundle, write_bundle
 from group_models.errors import LibraryWarning, ModelError, PlatformError
-from group_models.live import read_live
+from group_models.live.sets import read_live
 from group_models.mirroring import read_models
-from group_models.resolving import OUTPUTS
+from group_models.serving import bundles
+from group_models.serving.bundles import Bundle, write_bundle
+from group_models.serving.resolving import OUTPUTS
 from group_models.spec import Scoring
 from tests import fitted
 

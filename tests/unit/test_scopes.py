@@ -8,7 +8,7 @@ import pytest
 
 from group_models.errors import SpecError
 from group_models.keys import key_id
-from group_models.scopes import Ask, Scope, list_of, read_keys
+from group_models.planning.scopes import Ask, Scope, list_of, read_keys
 
 KINDS = {"carrier": "string", "stop": "integer"}
 UA, NULL = ("UA", 3), (None, 4)

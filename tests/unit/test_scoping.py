@@ -10,9 +10,9 @@ import pytest
 from group_models.errors import StateError
 from group_models.fakes import MemoryTables
 from group_models.keys import key_id
+from group_models.planning.scopes import Ask, Scope
 from group_models.ports import LOG_OWNER, Commit
-from group_models.scopes import Ask, Scope
-from group_models.scoping import find_scope
+from group_models.runs.scoping import find_scope
 from group_models.tables import MANIFEST, PLAN, RELEASE, RUN
 
 KINDS = {"k": "string"}

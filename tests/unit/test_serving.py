@@ -20,9 +20,9 @@ from mlflow.pyfunc import scoring_server
 from group_models import releasing
 from group_models.adapters.mlflow_router import save_router
 from group_models.adapters.path_tables import PathTables
-from group_models.bundles import write_bundle
-from group_models.live import read_live
+from group_models.live.sets import read_live
 from group_models.mirroring import read_models
+from group_models.serving.bundles import write_bundle
 from group_models.spec import Scoring
 from tests import fitted
 from tests.servers import Server, free_port

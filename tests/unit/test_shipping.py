@@ -9,9 +9,9 @@ import pytest
 
 from group_models.adapters import spark_ship
 from group_models.errors import PlatformError
-from group_models.estimators import EstimatorSettings, Features, Shipped
-from group_models.registry import make_family
-from group_models.shipping import by_name, own_modules, with_code
+from group_models.estimators.base import EstimatorSettings, Features, Shipped
+from group_models.estimators.registry import make_family
+from group_models.estimators.shipping import by_name, own_modules, with_code
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from group_models import api, releasing, showing, targets
+from group_models import api, releasing, targets
 from group_models.errors import SpecError, StateError
 from group_models.fakes import MemoryTables
-from group_models.live import read_live
-from group_models.pinning import pin
-from group_models.publishing import publish
+from group_models.live.pinning import pin
+from group_models.live.publishing import publish
+from group_models.live.sets import read_live
+from group_models.reporting import showing
 from group_models.spec import Limits
 from tests.unit.runs import SET, add_run, id_of
 

@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from group_models.planning import plan_keys
-from group_models.plans import Plan, summarise
-from group_models.skew import Skew, describe_skew, forecast, job_seconds, oversize, unit_seconds, wave_forecasts
+from group_models.planning.deciding import plan_keys
+from group_models.planning.plans import Plan, summarise
+from group_models.planning.skew import (
+    Skew,
+    describe_skew,
+    forecast,
+    job_seconds,
+    oversize,
+    unit_seconds,
+    wave_forecasts,
+)
 from group_models.spec import Spec
 from group_models.tables import PLAN
 from tests.unit.test_planning import COSTS, sizes, spec

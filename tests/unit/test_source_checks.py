@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from group_models.source_checks import LastRun, keys_with_rows, source_mistakes, source_stats
+from group_models.planning.source_checks import LastRun, keys_with_rows, source_mistakes, source_stats
 from group_models.spec import Limits
 from tests.unit.test_planning import sizes
 

@@ -36,7 +36,8 @@ RAISED = (
 CHILDLESS = (
     "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n[PYTHON_EXCEPTION] An "
     "exception was thrown from the Python worker: Traceback (most recent call last):\n"
-    "group_models.isolation.NoChildError: no child process can be made here (Cannot allocate memory)\n SQLSTATE: 38000"
+    "group_models.fitting.isolation.NoChildError: no child process can be made here (Cannot allocate memory)"
+    "\n SQLSTATE: 38000"
 )
 SOURCE_CUT_OFF = ABORTED + "java.io.EOFException: Unexpected end of input stream\nCaused by: java.io.EOFException: x"
 
@@ -54,4 +55,4 @@ def test_what_else_fails_is_no_dead_worker(text):
 
 def test_workers_that_can_make_no_child_are_told_from_the_text():
     assert is_childless(RuntimeError(CHILDLESS))
-    assert cause(RuntimeError(CHILDLESS)).startswith("group_models.isolation.NoChildError: no child process")
+    assert cause(RuntimeError(CHILDLESS)).startswith("group_models.fitting.isolation.NoChildError: no child process")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_models.evaluation import regression_metrics
-from group_models.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
+from group_models.fitting.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
 
 TARGETS = st.integers(-(10**6), 10**6).map(lambda thousandths: thousandths / 1000)
 ROWS = st.lists(st.tuples(TARGETS, TARGETS), min_size=1, max_size=60)

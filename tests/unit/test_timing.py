@@ -10,8 +10,8 @@ import pytest
 
 from group_models.fakes import MemoryTables
 from group_models.ports import Commit
+from group_models.reporting.timing import Timing, read_timing, run_timing
 from group_models.tables import MANIFEST, PLAN, STORE, WHOLE
-from group_models.timing import Timing, read_timing, run_timing
 
 START = dt.datetime(2026, 3, 1, 2, 0, tzinfo=dt.UTC)
 RUN = {"model_set": "a.b.c", "run_id": "r1"}

@@ -1,0 +1,188 @@
+"""Fit the keys of a unit at once, where their family can: split, fit, measure, refit and store, as arrays.
+
+Only what goes well ends here. A key with anything odd (infinite values, equations that do not hold, predictions that
+are not finite) is left to `fitting`, which fits it alone and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from group_models.estimators.base import Fitted
+from group_models.estimators.batched import BatchedFamily, FittedGroups, medians
+from group_models.estimators.linear import Ints, Table
+from group_models.evaluation import grouped_metrics, why_no_metrics
+from group_models.fitting.outcomes import FitSettings, identity, stored_columns
+from group_models.fitting.unit_rows import UnitRows
+from group_models.keys import key_seed
+from group_models.tables import WHOLE, utc_now
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Rows of many keys, those of each together."""
+
+    table: Table
+    y: Floats
+    is_holdout: Flags
+    offsets: Ints
+
+    @property
+    def counts(self) -> Ints:
+        """Rows per key."""
+        return np.diff(self.offsets)
+
+    def where(self, flags: Flags) -> _Rows:
+        """Return the rows with the flag, of all keys."""
+        if flags.all():
+            return self
+        return self._take(flags, np.add.reduceat(flags, self.offsets[:-1], dtype=np.int64))
+
+    def of_keys(self, flags: Flags) -> _Rows:
+        """Return the rows of the keys with the flag, and no others' keys."""
+        if flags.all():
+            return self
+        return self._take(np.repeat(flags, self.counts), self.counts[flags])
+
+    def _take(self, rows: Flags, counts: Ints) -> _Rows:
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets)
+
+
+def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> dict[int, list[dict[str, Any]]]:
+    """Return the outcomes of the keys that went well, by their place in the unit."""
+    started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
+    table = unit.table(family.shape.numeric, tuple(family.shape.text))
+    is_able = _able(unit, family)
+    places = np.flatnonzero(is_able)
+    if not len(places):
+        return {}
+    rows = _Rows(table, unit.y, unit.is_holdout, unit.offsets).of_keys(is_able)
+    done = _Done.of(rows, family, settings)
+    share = rows.counts / len(rows.y)
+    seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
+    outcomes = {}
+    for own, place in enumerate(places.tolist()):
+        if not done.holds[own]:
+            continue
+        key_id, key, number, _, _ = unit.names[place]
+        seed = key_seed(settings.seed, key_id)
+        outcomes[place] = [{
+            **identity(key_id, WHOLE, number, seed, family.name, settings),
+            "fit_seconds": float(seconds[own]),
+            "cpu_seconds": float(cpu_seconds[own]),
+            "started_at": started,
+            **done.outcome(own, settings),
+            **stored_columns(done.fitted(own, seed), key_id, key, settings),
+            "finished_at": utc_now(),
+        }]  # fmt: skip
+    return outcomes
+
+
+def _able(unit: UnitRows, family: BatchedFamily) -> Flags:
+    """Return which keys can be fitted with others: whole ones, with rows, of finite values."""
+    counts = np.diff(unit.offsets)
+    is_able: Flags = (counts > 0) & np.array([part == WHOLE for _, _, _, part, _ in unit.names], dtype=bool)
+    if not family.takes_infinity and not np.isfinite(unit.numbers.sum()):
+        owner = np.repeat(np.arange(len(counts)), counts)
+        is_able[owner[np.isinf(unit.numbers).any(axis=0)]] = False
+    return is_able
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """Metrics of the keys that have a holdout and rows beside it.
+
+    Attributes
+    ----------
+    flags
+        Which keys these are.
+    place
+        Per key its place among them.
+    is_finite
+        Of each of them, whether all predictions are.
+    """
+
+    flags: Flags
+    place: Ints
+    is_finite: Flags
+    metrics: Mapping[str, Floats]
+    baseline: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, fitted: FittedGroups, train: _Rows, holdout: _Rows) -> _Measured:
+        """Measure what was fitted to the training rows on the held ones; keys without these have none there."""
+        flags = holdout.counts > 0
+        place = np.cumsum(flags) - 1
+        if not flags.any():
+            return cls(flags, place, flags[:0], {}, {})
+        starts = holdout.offsets[:-1][flags]
+        prediction = fitted.predict(holdout.table, holdout.offsets)
+        known = train.of_keys(flags)
+        median = medians(known.y[None, :], known.offsets)[0]
+        return cls(
+            flags,
+            place,
+            np.logical_and.reduceat(np.isfinite(prediction), starts),
+            grouped_metrics(holdout.y, prediction, starts),
+            grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts),
+        )
+
+    def columns(self, own: int) -> dict[str, Any]:
+        """Return metrics and baseline of one key, if it has them."""
+        if not self.flags[own]:
+            return {}
+        place = self.place[own]
+        found = {"metrics": self.metrics, "baseline_metrics": self.baseline}
+        return {name: {m: float(values[place]) for m, values in of.items()} for name, of in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Done:
+    """What came of many keys: the models that did not see the holdout, and those of all rows where there are such."""
+
+    rows: _Rows
+    held: Ints
+    holds: Flags
+    first: FittedGroups
+    measured: _Measured
+    again: FittedGroups | None
+
+    @classmethod
+    def of(cls, rows: _Rows, family: BatchedFamily, settings: FitSettings) -> _Done:
+        """Fit, measure and refit."""
+        held = np.add.reduceat(rows.is_holdout, rows.offsets[:-1], dtype=np.int64)
+        is_split = (held > 0) & (held < rows.counts) & (settings.holdout_by != "none")
+        is_held = rows.is_holdout & np.repeat(is_split, rows.counts)
+        train = rows.where(~is_held)
+        first = family.fit_groups(train.table, train.y, train.offsets)
+        measured = _Measured.of(first, train, rows.where(is_held))
+        holds = first.holds.copy()
+        holds[is_split] &= measured.is_finite
+        again = None
+        if settings.refit and is_split.any():
+            everything = rows.of_keys(is_split)
+            again = family.fit_groups(everything.table, everything.y, everything.offsets)
+            holds[is_split] &= again.holds
+        return cls(rows, held, holds, first, measured, again)
+
+    def fitted(self, own: int, seed: int) -> Fitted:
+        """Return the model of one key that is stored."""
+        if self.again is None or not self.measured.flags[own]:
+            return self.first.fitted(own, seed=seed)
+        return self.again.fitted(int(self.measured.place[own]), seed=seed)
+
+    def outcome(self, own: int, settings: FitSettings) -> dict[str, Any]:
+        """Return what the split of one key says of it."""
+        held, rows = int(self.held[own]), int(self.rows.counts[own])
+        reason = None if settings.holdout_by == "none" else why_no_metrics(held, rows)
+        return {"holdout_rows": held, "reason": reason, **self.measured.columns(own)}

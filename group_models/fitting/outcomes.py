@@ -1,0 +1,106 @@
+"""What a unit is told, and the outcomes that it returns: the columns of a row of the store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import pandas as pd
+import pyarrow as pa
+
+from group_models.artifacts import FORMAT, digest, serialize
+from group_models.estimators.base import EstimatorSettings, Fitted
+from group_models.fitting.deaths import NO_LIMITS, FitLimits
+from group_models.frames import ColumnKind
+from group_models.mlmodel import MlmodelTemplate
+from group_models.tables import STORE, moment, utc_now
+
+RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
+"""Columns of a store row that a unit fills; the wave's adapter adds the others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """All that a unit must know beside its rows and keys; small, and the same for all units of a run.
+
+    Attributes
+    ----------
+    holdout_from_us
+        First moment of the holdout in micros since 1970, where it is by time.
+    max_model_bytes
+        Bytes over which a model is not stored.
+    limits
+        What the fit of one key may take.
+    is_isolated
+        Each key is fitted in a child process, so that one that kills its process is a row too.
+    """
+
+    model_set: str
+    run_id: str
+    features: Mapping[str, ColumnKind]
+    estimator: EstimatorSettings
+    template: MlmodelTemplate
+    refit: bool
+    seed: int
+    max_model_bytes: int
+    holdout_by: Literal["time", "hash", "none"]
+    holdout_share: float
+    holdout_from_us: int | None
+    limits: FitLimits = NO_LIMITS
+    is_isolated: bool = False
+
+
+def identity(
+    key_id: str, part: int, unit: int | None, seed: int, estimator: str, settings: FitSettings
+) -> dict[str, Any]:
+    """Return what the outcome of a key says whatever comes of it."""
+    return {
+        "key_id": key_id,
+        "part": part,
+        "format": FORMAT,
+        "estimator": estimator,
+        "unit": unit,
+        "seed": seed,
+        "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
+    }
+
+
+def stored_columns(fitted: Fitted, key_id: str, key: str, settings: FitSettings) -> dict[str, Any]:
+    """Return the model as columns, or why it is too big for them."""
+    data, data_file = serialize(fitted)
+    used = {"rows_used": fitted.rows_used, "params": dict(fitted.params)}
+    if len(data) > settings.max_model_bytes:
+        said = f"the model has {len(data):,} bytes; max_model_bytes is {settings.max_model_bytes:,}"
+        return {"status": "model_too_big", "reason": said, "model_bytes": len(data), **used}
+    return {
+        "status": "trained",
+        **used,
+        "mlmodel": settings.template.render(key_id, key, utc_now()),
+        "data": data,
+        "data_file": data_file,
+        "model_bytes": len(data),
+        "sha256": digest(data),
+    }
+
+
+def result_frame(outcomes: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return outcomes as typed columns: a column without a value is typed too, which Arrow needs."""
+    columns = {name: [outcome.get(name) for outcome in outcomes] for name in RESULT}
+    return pd.DataFrame({name: _typed(name, values) for name, values in columns.items()})
+
+
+_PANDAS = {"int": "Int32", "bigint": "Int64", "double": "float64", "timestamp": "datetime64[us, UTC]"}
+_DTYPES = {column.name: _PANDAS.get(column.type, "object") for column in STORE.columns}
+
+
+def _typed(name: str, values: list[Any]) -> Any:
+    return pd.Series(values, dtype=cast("Any", _DTYPES[name]))
+
+
+def result_table(outcomes: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return outcomes as Arrow columns `RESULT`, maps included."""
+    fields = [STORE.arrow_schema.field(name) for name in RESULT]
+    rows = [{n: list(v.items()) if isinstance(v, dict) else v for n, v in row.items()} for row in outcomes]
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
+    return pa.table(arrays, schema=pa.schema(fields))

@@ -1,0 +1,221 @@
+"""Fit one unit: the only code that runs user code. Plain pandas and numpy; runs on ten rows on a laptop."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from group_models.estimators.base import Family, Fitted, features_of, one_thread
+from group_models.estimators.batched import BatchedFamily
+from group_models.estimators.registry import make_family
+from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
+from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
+from group_models.fitting.group_fits import fit_groups
+from group_models.fitting.guards import Guard
+from group_models.fitting.isolation import fit_in_child
+from group_models.fitting.outcomes import FitSettings, identity, result_frame, stored_columns
+from group_models.fitting.unit_rows import KeyRows, UnitRows, numeric_names
+from group_models.keys import key_seed
+from group_models.tables import WHOLE, utc_now
+
+EMPTY_PART = "too_small"
+"""Status of a part that no row fell into: a key of few distinct rows. The ensemble goes without it."""
+
+TRAIN_MEDIAN = "train_median"
+"""Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Outcomes: TypeAlias = dict[int, list[dict[str, Any]]]
+Rows: TypeAlias = slice | npt.NDArray[np.intp]
+
+
+def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
+    """Fit every key of a unit; a key that fails is a row that says why.
+
+    Parameters
+    ----------
+    frame
+        One row per training row: `key_index int, time_us int, row_hash int, is_holdout bool, y float`, and the
+        features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`. Any
+        order of rows, any index.
+    references
+        One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
+        `part int, n_parts int`.
+
+    Returns
+    -------
+    Columns `RESULT`, in order of key index: one row per row of `references`. A part that was measured and then
+    refitted has two: its model under `part`, and under `part + n_parts` the one that has not seen the holdout,
+    for measuring the ensemble.
+
+    Raises
+    ------
+    NoChildError
+        Keys are to be isolated where no child process can be made.
+    """
+    family = make_family(settings.estimator, features_of(settings.features))
+    with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
+        warnings.simplefilter("ignore")
+        unit = UnitRows.of(frame, references, settings.features)
+        together = _fit_together(unit, family, settings, guard)
+        return result_frame(
+            [
+                outcome
+                for place in range(len(unit.names))
+                for outcome in (together.get(place) or _fit_guarded(unit.key(place), family, settings, guard))
+            ]
+        )
+
+
+def _fit_together(
+    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard
+) -> dict[int, list[dict[str, Any]]]:
+    """Return the outcomes of the keys that the family fits at once, by place; where that breaks a limit, of none."""
+    if not isinstance(family, BatchedFamily) or settings.is_isolated:
+        return {}
+    done = guard.run(lambda: fit_groups(unit, family, settings))
+    return {} if isinstance(done, Death) else done
+
+
+def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
+    """Return the outcome of one key or part, also where its fit breaks a limit or kills its process."""
+    started = utc_now()
+
+    def fit() -> list[dict[str, Any]]:
+        return _fit_key(key, family, settings)
+
+    done = fit_in_child(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
+    if not isinstance(done, Death):
+        return done
+    seed = key_seed(settings.seed, key.key_id, key.part)
+    times = {"started_at": started, "finished_at": utc_now()}
+    return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
+
+
+def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[str, Any]]:
+    """Return the outcome of one key or part; nothing that its fit raises gets out."""
+    started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
+    progress = _Progress()
+    seed = key_seed(settings.seed, key.key_id, key.part)
+    try:
+        outcomes = _train_key(key, family, settings, seed, progress)
+    except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
+        outcomes = [raised_columns(error, progress.stage, settings.limits, hint=_hint(key, settings))]
+    shared = {
+        **_identity(key, family, settings, seed),
+        "fit_seconds": time.perf_counter() - clock,
+        "cpu_seconds": time.process_time() - cpu,
+        "started_at": started,
+        "finished_at": utc_now(),
+    }
+    return [{**shared, **outcome} for outcome in outcomes]
+
+
+def _identity(key: KeyRows, family: Family, settings: FitSettings, seed: int) -> dict[str, Any]:
+    shared = identity(key.key_id, key.part, key.unit, seed, family.name, settings)
+    return {**shared, "holdout_rows": int(key.is_holdout.sum())}
+
+
+@dataclasses.dataclass
+class _Progress:
+    """The stage that a key's fit is in, for the outcome of one that fails."""
+
+    stage: Stage = "prepare"
+
+
+def _train_key(
+    key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress
+) -> list[dict[str, Any]]:
+    if key.part != WHOLE and not len(key.y):
+        return [{"status": EMPTY_PART, "reason": "no row of the key falls into this part"}]
+    _check_rows(key, family, settings)
+    train, holdout, reason = _split(key, settings)
+    progress.stage = "fit"
+    fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed)
+    if key.part != WHOLE:
+        return _part_outcomes(fitted, key, train, family, settings, seed, progress)
+    measured: dict[str, Any] = {}
+    if holdout is not None:
+        progress.stage = "evaluate"
+        measured = _measure(fitted, key, train, holdout)
+    fitted = _refit(fitted, key, family, settings, seed, progress)
+    return [{"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)}]
+
+
+def _refit(
+    fitted: Fitted, key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress
+) -> Fitted:
+    if settings.refit and fitted.rows_used < len(key.y):
+        progress.stage = "refit"
+        fitted = family.refit(fitted, key.x, key.y, seed=seed)
+    progress.stage = "serialize"
+    return fitted
+
+
+def _part_outcomes(
+    fitted: Fitted,
+    key: KeyRows,
+    train: Rows,
+    family: Family,
+    settings: FitSettings,
+    seed: int,
+    progress: _Progress,
+) -> list[dict[str, Any]]:
+    """Return the rows of a part: its model, and before it the one that the ensemble is measured with.
+
+    What is measured is what has the median of its training rows beside it: where no row of the part is left to
+    train on but the holdout's, nothing has.
+    """
+    is_leaking = key.is_holdout.all() and settings.holdout_by != "none"
+    median = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: float(np.median(key.y[train]))}}
+    final = _refit(fitted, key, family, settings, seed, progress)
+    if final is fitted:
+        return [{**median, **stored_columns(final, key.key_id, key.key, settings)}]
+    measured = {**stored_columns(fitted, key.key_id, key.key, settings), **median, "part": key.part + key.n_parts}
+    return [measured, stored_columns(final, key.key_id, key.key, settings)]
+
+
+def _hint(key: KeyRows, settings: FitSettings) -> str:
+    """Return which columns hold infinite values: the commonest cause of a failure that names no column."""
+    said = infinite_columns(key.numbers, numeric_names(settings.features), float32=False)
+    return f" (infinite values in {', '.join(map(repr, said))})" if said else ""
+
+
+def _check_rows(key: KeyRows, family: Family, settings: FitSettings) -> None:
+    if not len(key.y):
+        raise FitError("no row of the key reached the fit; a sample of identical rows can be empty: `oversize: skip`")
+    if family.takes_infinity:
+        return
+    if said := infinite_columns(key.numbers, numeric_names(settings.features), float32=family.takes_float32):
+        raise FitError(f"infinite values in {', '.join(map(repr, said))}; make them null or finite in the source")
+
+
+def _split(key: KeyRows, settings: FitSettings) -> tuple[Rows, Rows | None, str | None]:
+    """Return the rows to train on, the holdout (None without one), and why there is none."""
+    everything = slice(0, len(key.y))
+    held = int(key.is_holdout.sum())
+    if settings.holdout_by == "none":
+        return everything, None, None
+    if reason := why_no_metrics(held, len(key.y)):
+        return everything, None, reason
+    first = int(np.argmax(key.is_holdout))
+    if held == len(key.y) - first:
+        return slice(0, first), slice(first, len(key.y)), None
+    return np.flatnonzero(~key.is_holdout), np.flatnonzero(key.is_holdout), None
+
+
+def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[str, Any]:
+    """Return metrics of the model and of the training median, on the holdout only."""
+    y = key.y[holdout]
+    prediction = fitted.predict(key.x.iloc[holdout])
+    wrong = int(np.count_nonzero(~np.isfinite(prediction)))
+    if wrong:
+        raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
+    median = np.full(len(y), np.median(key.y[train]))
+    return {"metrics": regression_metrics(y, prediction), "baseline_metrics": regression_metrics(y, median)}

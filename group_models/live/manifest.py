@@ -1,0 +1,262 @@
+"""Plan, store rows and live set to manifest rows: exactly one row per key, and which model serves it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from group_models.errors import StateError
+from group_models.frames import none_where
+from group_models.levels import Levels, level_width
+from group_models.planning.plans import FITTED
+from group_models.spec import Limits
+from group_models.tables import MANIFEST, WHOLE
+
+FAILED = ("failed", "crashed", "timed_out", "out_of_memory", "model_too_big")
+"""Statuses of keys that were tried and have no new model."""
+
+STATUSES = (
+    "trained", "unchanged", "rejected", "vanished", "too_small", "too_big", "no_target", "one_class", "deferred",
+    *FAILED,
+)  # fmt: skip
+"""All that can come of a key in a run."""
+
+_FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", "data_fingerprint", "unit", "wave",
+              "train_from", "train_to", "n_parts")  # fmt: skip
+_FROM_STORE = ("error_type", "error_message", "error_stage", "traceback", "rows_used", "estimator", "params",
+               "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "fit_seconds", "cpu_seconds", "attempt",
+               "model_bytes", "sha256", "seed", "started_at", "finished_at")  # fmt: skip
+
+STORE_COLUMNS = ("key_id", "part", "number", "status", "reason", *_FROM_STORE)
+"""What a manifest needs of the store: everything but the models."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunIdentity:
+    """What all manifest rows of a run share.
+
+    Attributes
+    ----------
+    max_age_days
+        Age from which the spec calls a model too old.
+    stored_before
+        Numbers of the store's commits that were trained on the data and the spec that the run says; None for all.
+        The others' fingerprints are null, so that their keys are trained again.
+    parent_fingerprint
+        The `spec_fingerprint` of parents, by default that of keys.
+    """
+
+    model_set: str
+    run_id: str
+    spec_fingerprint: str
+    max_age_days: float | None = None
+    stored_before: frozenset[int] | None = None
+    parent_fingerprint: str | None = None
+
+
+def first_rows(store: pa.Table) -> pa.Table:
+    """Return the store rows that count: per key and part the one with the lowest number."""
+    ordered = store.take(
+        pc.sort_indices(store, [("key_id", "ascending"), ("part", "ascending"), ("number", "ascending")])
+    )
+    frame = ordered.select(["key_id", "part"]).to_pandas()
+    return ordered.filter(pa.array(~frame.duplicated().to_numpy()))
+
+
+def missing_keys(plan: pa.Table, store: pa.Table) -> list[str]:
+    """Return the ids of keys that the plan fits and the store has no whole outcome of; parts are none."""
+    fitted = plan.filter(pc.is_in(plan.column("decision"), pa.array(FITTED)))
+    whole = store.filter(pc.equal(store.column("part"), WHOLE))
+    is_there = pc.is_in(fitted.column("key_id"), whole.column("key_id").combine_chunks())
+    return fitted.filter(pc.invert(is_there)).column("key_id").to_pylist()  # type: ignore[no-any-return]
+
+
+def compose(
+    plan: pa.Table,
+    store: pa.Table,
+    live: Mapping[str, str],
+    run: RunIdentity,
+    *,
+    ages: Mapping[str, float] = MappingProxyType({}),
+    levels: Levels | None = None,
+) -> pa.Table:
+    """Return the manifest rows of a run, one per row of the plan.
+
+    Parameters
+    ----------
+    plan
+        The plan table's rows of the run.
+    store
+        The run's rows of the store, columns `STORE_COLUMNS`.
+    live
+        Key id to the run whose model served the key when this run started, pins left out.
+    ages
+        Key id to the age in days of that model.
+    levels
+        Whose parents serve keys without a model of their own; none by default.
+
+    Raises
+    ------
+    StateError
+        A key that the plan fits has no outcome: nothing can be released.
+    """
+    if lost := missing_keys(plan, store):
+        raise StateError(
+            f"run {run.run_id}: {len(lost)} of {plan.num_rows} keys have no outcome (first: {', '.join(lost[:5])}); "
+            f"run `group-models train SPEC --run-id {run.run_id}` again to train them"
+        )
+    store = first_rows(store.filter(pc.equal(store.column("part"), WHOLE)))
+    at = pd.Index(store.column("key_id").to_pandas()).get_indexer(pd.Index(plan.column("key_id").to_pandas()))
+    outcome = store.take(pa.array(at, mask=at < 0))
+    decision = plan.column("decision").to_pandas().to_numpy(dtype=object)
+    is_fitted = np.isin(decision.astype(str), FITTED)
+    status = np.where(is_fitted, outcome.column("status").to_pandas().to_numpy(dtype=object), decision)
+    columns = {name: plan.column(name) for name in _FROM_PLAN} | {name: outcome.column(name) for name in _FROM_STORE}
+    columns |= _serving(plan, status, live, run.run_id, levels)
+    columns["status"] = pa.array(status, pa.string())
+    columns["policy"] = pa.array(none_where(decision, ~is_fitted), pa.string())
+    notes = _age_notes(plan.column("key_id"), status, columns["serves"], ages, run.max_age_days)
+    columns["reason"] = _reasons(plan.column("reason"), outcome.column("reason"), notes)
+    for name in ("model_set", "run_id"):
+        columns[name] = pa.array([getattr(run, name)] * plan.num_rows, pa.string())
+    columns["spec_fingerprint"] = _spec_fingerprints(plan.column("level"), run, levels)
+    if run.stored_before is not None:
+        is_known = pc.is_in(outcome.column("number"), pa.array(sorted(run.stored_before), pa.int64()))
+        for name in ("data_fingerprint", "spec_fingerprint"):
+            columns[name] = pc.if_else(is_known, columns[name], pa.scalar(None, pa.string()))
+    return MANIFEST.conform(pa.table(columns))
+
+
+def _serving(
+    plan: pa.Table,
+    status: npt.NDArray[np.object_],
+    live: Mapping[str, str],
+    run_id: str,
+    levels: Levels | None,
+) -> dict[str, pa.Array]:
+    """Return what serves each key: the new model, the one that served before, that of a parent, or none."""
+    before = [live.get(key_id) for key_id in plan.column("key_id").to_pylist()]
+    is_new = status == "trained"
+    model_run = np.where(is_new, run_id, np.array(before, dtype=object))
+    has_none = pd.isna(model_run)
+    serves = np.where(is_new, "new", np.where(has_none, "none", "previous")).astype(object)
+    parent_key: npt.NDArray[np.object_] = np.full(len(serves), None, dtype=object)
+    parent_run = parent_key.copy()
+    if levels is not None and levels.parents and has_none.any():
+        new = plan.filter(pa.array(is_new)).column("key_id").to_pylist()
+        models = {**live, **dict.fromkeys(new, run_id)}
+        lacking = map(dict, plan.filter(pa.array(has_none)).column("key").to_pylist())
+        parent_key[has_none] = levels.nearest(lacking, models)
+        parent_run = np.array([models.get(key_id) for key_id in parent_key], dtype=object)
+        serves[~pd.isna(parent_run)] = "parent"
+    columns = {"serves": serves, "model_run_id": model_run, "parent_key_id": parent_key, "parent_run_id": parent_run}
+    return {name: pa.array(values, pa.string()) for name, values in columns.items()}
+
+
+def _spec_fingerprints(level: pa.ChunkedArray, run: RunIdentity, levels: Levels | None) -> pa.ChunkedArray:
+    of_parents = pa.scalar(run.parent_fingerprint or run.spec_fingerprint)
+    is_own = pc.equal(level, levels.own) if levels is not None else pc.is_valid(level)
+    return pc.if_else(is_own, pa.scalar(run.spec_fingerprint), of_parents)
+
+
+def _age_notes(
+    key_ids: pa.ChunkedArray,
+    status: npt.NDArray[np.object_],
+    serves: pa.Array,
+    ages: Mapping[str, float],
+    max_age_days: float | None,
+) -> list[str | None]:
+    """Return, of keys that an earlier model goes on serving, its age where the key is gone or the model too old."""
+    notes: list[str | None] = [None] * len(key_ids)
+    for place in np.flatnonzero(serves.to_numpy(zero_copy_only=False) == "previous").tolist():
+        age = ages.get(key_ids[place].as_py())
+        if age is None:
+            continue
+        if max_age_days is not None and age > max_age_days:
+            notes[place] = f"its model is {age:.1f} days old: too_old, max_age_days is {max_age_days:g}"
+        elif status[place] in ("vanished", "unchanged"):
+            notes[place] = f"its model is {age:.1f} days old"
+    return notes
+
+
+def _reasons(planned: pa.ChunkedArray, happened: pa.ChunkedArray, notes: list[str | None]) -> pa.Array:
+    all_said = [
+        "; ".join(said for said in three if said) or None
+        for three in zip(planned.to_pylist(), happened.to_pylist(), notes, strict=True)
+    ]
+    return pa.array(all_said, pa.string())
+
+
+def count_statuses(manifest: pa.Table) -> dict[str, int]:
+    """Return keys by status, most first."""
+    counts = pc.value_counts(manifest.column("status").combine_chunks()).to_pylist()
+    return {c["values"]: c["counts"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))}
+
+
+def count_levels(manifest: pa.Table) -> dict[str, dict[str, int]]:
+    """Return keys by level and status, specific levels first."""
+    levels = sorted(pc.unique(manifest.column("level")).to_pylist(), key=level_width, reverse=True)
+    return {name: count_statuses(manifest.filter(pc.equal(manifest["level"], name))) for name in levels}
+
+
+def manifest_refusal(manifest: pa.Table, limits: Limits) -> str | None:
+    """Return why a run with this manifest (columns `level`, `status`, `serves`) must not be published, or None."""
+    is_kept = pc.and_(pc.is_in(manifest["status"], pa.array(FAILED)), pc.equal(manifest["serves"], "previous"))
+    kept = set(manifest.filter(is_kept)["level"].to_pylist())
+    return levels_refusal(count_levels(manifest), limits, kept)
+
+
+def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits, kept: Collection[str] = ()) -> str | None:
+    """Return why a run with these outcomes by level must not be published by itself, or None.
+
+    Each level by itself must have trained a key where it tried one: what another level serves instead would hide
+    that all its models fail. A level of parents may fail while earlier models of it serve on: it has few parents,
+    the global one has one, and they must not hold back all good keys.
+
+    Parameters
+    ----------
+    counts
+        Keys by level and status, the most specific level first.
+    kept
+        Levels of which something that failed has an earlier model.
+    """
+    total: Counter[str] = Counter()
+    for place, (level, of_level) in enumerate(counts.items()):
+        total.update(of_level)
+        failed = sum(of_level.get(status, 0) for status in FAILED)
+        is_asked = len(counts) > 1 and (place == 0 or level not in kept)
+        if is_asked and failed and not of_level.get("trained"):
+            return f"level {level}: {release_refusal(of_level, limits)}"
+    return release_refusal(total, limits)
+
+
+def release_refusal(counts: Mapping[str, int], limits: Limits) -> str | None:
+    """Return why a run with these outcomes must not be published by itself, or None.
+
+    Of the keys that were tried (trained or failed), the failed ones may be at most `max_failed_share`, unless
+    they are no more than `max_failed_keys`; and at least one must have succeeded where one was tried.
+    """
+    failed = {status: counts[status] for status in FAILED if counts.get(status)}
+    bad, good = sum(failed.values()), counts.get("trained", 0)
+    named = ", ".join(f"{count} {status}" for status, count in failed.items())
+    if bad and not good:
+        kept = counts.get("unchanged", 0)
+        more = (
+            f"; {kept:,} unchanged keys keep their models and were not tried. Each night ends so until a key that is "
+            "tried can be trained: mend those that fail, or leave them out of the source"
+        )
+        return f"none of {bad} keys could be trained ({named}){more if kept else ''}"
+    if bad > limits.max_failed_keys and bad > limits.max_failed_share * (bad + good):
+        return (
+            f"{bad} of {bad + good} keys failed ({named}): over max_failed_share {limits.max_failed_share:.0%} "
+            f"and max_failed_keys {limits.max_failed_keys}"
+        )
+    return None

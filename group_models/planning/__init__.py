@@ -1,0 +1,1 @@
+"""From measured sizes to a plan: pure arithmetic on columns, without Spark."""

@@ -1,0 +1,1 @@
+"""What a run, a plan and a manifest say to people and to MLflow."""

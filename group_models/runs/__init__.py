@@ -1,0 +1,1 @@
+"""A training run: prepared, planned, started, its waves, its manifest, and how it goes on after a death."""

@@ -1,0 +1,87 @@
+"""The waves of a run, one after the other, and what their units must know."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import pyarrow.compute as pc
+
+from group_models.estimators.registry import make_family
+from group_models.fitting.deaths import FitLimits
+from group_models.fitting.outcomes import FitSettings
+from group_models.mlmodel import MlmodelTemplate
+from group_models.planning.plans import Plan
+from group_models.ports import SparkFrame
+from group_models.runs.combining import combine_parts
+from group_models.runs.distributed_waves import distribute_wave, distributed_keys
+from group_models.runs.one_wave import OneWave
+from group_models.runs.preparing import Prepared
+from group_models.runs.wave_jobs import Say
+from group_models.tables import micros
+from group_models.texts import number_text
+
+
+def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
+    """Commit every wave of a plan; of an unfinished run only what has no row yet is trained.
+
+    Raises
+    ------
+    StateError
+        A wave failed as a whole, or left keys without a row; the same run id goes on.
+    """
+    settings = fit_settings(prepared, run_id, plan.holdout_from)
+    say(f"run {run_id}: {plan!r}")
+    for level, columns in plan.levels().items():
+        is_own = len(columns) == len(prepared.roles.keys)
+        rows = prepared.rows(level=None if is_own else columns)
+        _train_level(prepared, plan, plan.at(level), rows, settings, say)
+
+
+def _train_level(
+    prepared: Prepared, plan: Plan, of_level: Plan, rows: SparkFrame, settings: FitSettings, say: Say
+) -> None:
+    """Commit every wave of one level, and what its salted keys become."""
+    parts = of_level.parts()
+    distributed = distributed_keys(of_level)
+    for wave in sorted(pc.unique(parts["wave"]).to_pylist()):
+        start = time.perf_counter()
+        of_wave = parts.filter(pc.equal(parts["wave"], wave))
+        if wave in distributed:
+            distribute_wave(prepared, distributed[wave], rows, settings, plan.slots)
+        else:
+            OneWave(prepared, plan, wave, rows, settings, say).train(of_wave)
+        keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
+        took = time.perf_counter() - start
+        done = f"{number_text(keys, 'key')} in {number_text(units, 'unit')}"
+        say(f"wave {wave + 1} of {plan.waves} done: {done}, {took:.1f} s")
+    if of_level.has_salted:
+        combine_parts(prepared, of_level, rows, settings, say)
+
+
+def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
+    """Return what the units of a run must know."""
+    spec = prepared.spec
+    family = make_family(prepared.estimator, prepared.features)
+    template = MlmodelTemplate.build(
+        model_set=spec.model_set,
+        run_id=run_id,
+        features=prepared.features,
+        flavor=family.flavor,
+        estimator=family.name,
+    )
+    return FitSettings(
+        model_set=spec.model_set,
+        run_id=run_id,
+        features=dict(prepared.roles.features),
+        estimator=prepared.estimator,
+        template=template,
+        refit=spec.refit,
+        seed=spec.seed,
+        max_model_bytes=spec.limits.max_model_bytes,
+        holdout_by=spec.holdout_by,
+        holdout_share=spec.holdout.share,
+        holdout_from_us=None if holdout_from is None else micros(holdout_from),
+        limits=FitLimits(timeout_s=spec.limits.timeout_s, memory_bytes=spec.compute.memory_per_worker),
+        is_isolated=spec.isolation == "always",
+    )

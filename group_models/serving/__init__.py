@@ -1,0 +1,1 @@
+"""From rows to predictions with the live set's models: resolve, route, predict. No Spark."""
