@@ -1,0 +1,183 @@
+"""The parts of a spec, each a group of fields by theme; `spec` puts them together."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, Field
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*$", re.IGNORECASE)
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+
+
+def parse_bytes(value: Any) -> Any:
+    """Return a size such as `64MiB` or `1.5 GB` in bytes; whole numbers are bytes already.
+
+    Raises
+    ------
+    ValueError
+        The text is not a size.
+
+    Examples
+    --------
+    >>> parse_bytes("64MiB"), parse_bytes("2kB"), parse_bytes(10)
+    (67108864, 2000, 10)
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.match(value)
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write a number of bytes or, for example, 64MiB")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]
+Level = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Fields(pydantic.BaseModel):
+    """A group of fields: unknown ones are refused, and none is changed later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class Source(Fields):
+    """Where the rows come from: exactly one of a path, a table, a query, a Python function or a frame."""
+
+    path: str | None = None
+    format: Literal["parquet", "csv", "json", "orc", "delta"] | None = None
+    table: str | None = None
+    sql: str | None = None
+    python: str | None = None
+    frame: Any = Field(default=None, repr=False)
+
+    @pydantic.model_validator(mode="after")
+    def _one_of(self) -> Self:
+        given = [name for name in ("path", "table", "sql", "python", "frame") if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "nothing"
+            raise ValueError(f"needs exactly one of path, table, sql, python (or a DataFrame in Python), got {said}")
+        if self.format and not self.path:
+            raise ValueError("format goes with path")
+        return self
+
+    def describe(self) -> str:
+        """Return the source as text, for tables and people."""
+        for name in ("path", "table", "sql", "python"):
+            if (value := getattr(self, name)) is not None:
+                return f"{name}: {value}"
+        return f"frame: {type(self.frame).__module__}.{type(self.frame).__name__}"
+
+
+class Estimator(Fields):
+    """What is fitted per key: a named family with params, or a scikit-learn compatible object."""
+
+    name: str | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    object: Any = None
+    version: str | None = None
+    threads: int = Field(default=1, ge=1)
+    validation_share: float = Field(default=0.2, gt=0, lt=1)
+
+    @pydantic.model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.name is None) == (self.object is None):
+            raise ValueError("needs exactly one of name (a family) and object (pkg.mod:factory)")
+        if self.name is not None and self.version is not None:
+            raise ValueError("version goes with object; a named family has the version of its library")
+        return self
+
+    def describe(self) -> str:
+        """Return the family's name or the object's dotted path."""
+        if self.name is not None or isinstance(self.object, str):
+            return str(self.name or self.object)
+        named = self.object if hasattr(self.object, "__qualname__") else type(self.object)
+        return f"{named.__module__}:{named.__qualname__}"
+
+
+class Holdout(Fields):
+    """The rows that metrics are measured on: the newest share, a hash share, or none."""
+
+    by: Literal["time", "hash", "none"] = "time"
+    share: float = Field(default=0.2, gt=0, lt=1)
+
+
+class Limits(Fields):
+    """Bounds on keys, units, models and failures."""
+
+    min_rows: int = Field(default=30, ge=1)
+    max_key_rows: int = Field(default=2_000_000, ge=1)
+    max_parent_rows: int | None = Field(default=None, ge=1)
+    max_key_bytes: Bytes = 64 * 2**20
+    max_unit_bytes: Bytes = 64 * 2**20
+    max_model_bytes: Bytes = 100 * 2**20
+    max_unit_model_bytes: Bytes = 512 * 2**20
+    max_failed_share: float = Field(default=0.05, ge=0, le=1)
+    max_failed_keys: int = Field(default=2, ge=0)
+    timeout_s: float = Field(default=600.0, gt=0)
+    max_vanished_share: float = Field(default=0.2, ge=0, le=1)
+    max_lost_rows_share: float = Field(default=0.3, ge=0, le=1)
+    max_missing_rise: float = Field(default=0.2, ge=0, le=1)
+    max_staleness_hours: float | None = Field(default=None, gt=0)
+
+    @pydantic.model_validator(mode="after")
+    def _rows_in_order(self) -> Self:
+        for name in ("max_key_rows", "max_parent_rows"):
+            if (rows := getattr(self, name)) is not None and rows < self.min_rows:
+                raise ValueError(f"{name} {rows} is below min_rows {self.min_rows}; no key could be fitted")
+        return self
+
+
+class Compute(Fields):
+    """What a session cannot tell: task slots, what a worker may hold, and how long one wave may take."""
+
+    slots: int | None = Field(default=None, ge=1)
+    memory_per_worker: Bytes | None = None
+    wave_s: float = Field(default=600.0, gt=0)
+
+
+class RetrainWhen(Fields):
+    """How much of a key must be new before it is trained again; without any of these every change is enough."""
+
+    min_new_rows: int | None = Field(default=None, ge=1)
+    min_new_share: float | None = Field(default=None, gt=0)
+    max_age_days: float | None = Field(default=None, gt=0)
+
+
+class Scoring(Fields):
+    """How rows of keys without a model are treated, when a model is too old, and what other libraries mean."""
+
+    on_missing: Annotated[Literal["null", "parent", "raise"], BeforeValidator(lambda v: "null" if v is None else v)] = (
+        "parent"
+    )
+    max_age_days: float | None = Field(default=None, gt=0)
+    on_library_change: Literal["warn", "refuse"] = "warn"
+
+
+class Registration(Fields):
+    """Where each published state becomes a version of one registered model, named like the model set."""
+
+    registry_uri: str | None = None
+    max_bytes: Bytes = 2 * 2**30
+    on_moved_alias: Literal["adopt", "refuse"] = "adopt"
+
+
+class Track(Fields):
+    """Where each training run becomes an MLflow run."""
+
+    experiment: str | None = Field(default=None, min_length=1)
+    tracking_uri: str | None = None
