@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from group_models.errors import MovedAliasError, StateError
+from group_models.evaluation import error_together
 from group_models.live import mirrors
+from group_models.live.metrics import read_metric
 from group_models.live.publishing import append_acts, user
 from group_models.live.releases import Act, Release
 from group_models.live.sets import Alias, Live, read_live, read_releases
 from group_models.ports import ModelRegistry, Tables, Where
 from group_models.serving.bundles import MODEL_COLUMNS, write_bundle
-from group_models.spec import Registration, Scoring
+from group_models.spec import Metric, Registration, Scoring
 from group_models.tables import MANIFEST, STORE, WHOLE
 
 _TRIES = 20
@@ -183,13 +187,14 @@ class Mirroring:
         """Return what a version says of itself; names that every registry takes."""
         own = live.own_keys()
         models = own["model_run_id"].dropna()
-        error = _mean_error(self.tables, self.model_set, live)
+        metric = read_metric(self.tables, self.model_set, sorted(set(live.keys["newest_run_id"].dropna())))
+        error = _error(self.tables, self.model_set, live, metric)
         return {
             "group_models_release": act.release_id,
             "group_models_run": act.run_id or "",
             "group_models_keys": str(len(own)),
             "group_models_models": str(len(models)),
-            **({} if error is None else {"group_models_mae": f"{error:.6g}"}),
+            **({} if error is None else {f"group_models_{metric}": f"{error:.6g}"}),
         }
 
 
@@ -198,18 +203,18 @@ def _description(live: Live, act: Release) -> str:
     return f"{models:,} models of {act.model_set} as of release {act.release_id} ({act.action} to {act.alias})."
 
 
-def _mean_error(tables: Tables, model_set: str, live: Live) -> float | None:
-    """Return the mean absolute error of the keys' models over the rows of their holdouts; None without any."""
+def _error(tables: Tables, model_set: str, live: Live, metric: Metric) -> float | None:
+    """Return the error of the keys' models over the rows of their holdouts; None without any."""
     served = live.own_keys()["model_run_id"].dropna().to_dict()
     where: Where = {"model_set": [model_set], "run_id": sorted(set(served.values())), "status": ["trained"]}
     rows = tables.read(MANIFEST, columns=["run_id", "key_id", "metrics", "holdout_rows"], where=where).to_pylist()
     measured = [
-        (dict(row["metrics"])["mae"], row["holdout_rows"])
+        (dict(row["metrics"])[metric], row["holdout_rows"])
         for row in rows
-        if served.get(row["key_id"]) == row["run_id"] and "mae" in dict(row["metrics"] or ())
+        if served.get(row["key_id"]) == row["run_id"] and metric in dict(row["metrics"] or ())
     ]
-    total = sum(count for _, count in measured)
-    return sum(mae * count for mae, count in measured) / total if total else None
+    errors, rows_of = np.array(measured, dtype=np.float64).reshape(-1, 2).T
+    return error_together(metric, errors, rows_of) if rows_of.sum() else None
 
 
 def read_models(tables: Tables, model_set: str, live: Live) -> Iterator[Mapping[str, Any]]:

@@ -21,6 +21,7 @@ from group_models.spec_fields import (
     Holdout,
     Level,
     Limits,
+    Metric,
     Names,
     Oversize,
     Registration,
@@ -39,6 +40,7 @@ __all__ = [
     "Holdout",
     "Level",
     "Limits",
+    "Metric",
     "Names",
     "Oversize",
     "ParentSpec",
@@ -63,7 +65,7 @@ _MAX_NAME = 255
 
 
 _DECIDE_A_FIT = (
-    "keys", "target", "features", "estimator", "time_column", "task", "holdout", "refit", "oversize", "seed",
+    "keys", "target", "features", "estimator", "metric", "time_column", "task", "holdout", "refit", "oversize", "seed",
 )  # fmt: skip
 """Fields of which a change makes another model of the same rows."""
 
@@ -84,6 +86,7 @@ class Spec(Fields):
     target: str = Field(min_length=1)
     features: Names
     estimator: Estimator
+    metric: Metric = "mae"
     time_column: str | None = None
     task: Literal["regression"] = "regression"
     holdout: Holdout = Holdout()

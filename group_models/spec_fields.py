@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -44,6 +44,9 @@ def parse_bytes(value: Any) -> Any:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Metric: TypeAlias = Literal["mae", "rmse"]
+"""Errors in the target's units, of which lower is better."""
+
 Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]
 Level = Annotated[tuple[str, ...], Field(strict=False)]

@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from group_models.frames import ColumnKind
+from group_models.spec import Metric
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -91,6 +92,8 @@ class EstimatorSettings:
         Threads of one fit.
     validation_share
         Share of a key's rows (its last ones) that early stopping watches.
+    metric
+        What a named family minimises where it can and its parameters say nothing else; None leaves it to its library.
     """
 
     name: str | None = None
@@ -99,6 +102,7 @@ class EstimatorSettings:
     version: str | None = None
     threads: int = 1
     validation_share: float = 0.2
+    metric: Metric | None = None
 
     @property
     def label(self) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from group_models.errors import DataError
 from group_models.estimators.base import EstimatorSettings, Features, Fitted, Flavor, Floats, as_text
+from group_models.estimators.losses import with_loss
 
 ATTRIBUTE = "group_models"
 """Booster attribute that holds the columns as JSON: `{"names": [...], "categories": {column: [values]}}`."""
@@ -322,4 +323,5 @@ def _stopping_facts(fitted: Fitted) -> dict[str, str]:
 
 def booster_family(settings: EstimatorSettings, features: Features) -> BoosterFamily:
     """Return xgboost with the settings' parameters."""
-    return BoosterFamily(dict(settings.params), features, settings.threads, settings.validation_share)
+    params = with_loss("xgboost", settings.params, settings.metric)
+    return BoosterFamily(params, features, settings.threads, settings.validation_share)

@@ -26,6 +26,7 @@ from group_models.estimators.base import (
     PickledPredictor,
     as_text,
 )
+from group_models.estimators.losses import with_loss
 
 Preparation: TypeAlias = Literal["scaled", "imputed", "native", "none"]
 Cost: TypeAlias = Callable[[Mapping[str, Any], Floats, int], Floats]
@@ -311,4 +312,5 @@ def frequent_values(column: pd.Series, most: int) -> list[str]:
 
 def sklearn_family(settings: EstimatorSettings, features: Features) -> SklearnFamily:
     """Return the named family of the settings."""
-    return SklearnFamily(str(settings.name), dict(settings.params), features, settings.threads)
+    name = str(settings.name)
+    return SklearnFamily(name, with_loss(name, settings.params, settings.metric), features, settings.threads)

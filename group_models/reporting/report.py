@@ -10,12 +10,23 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from group_models.keys import show_key
+from group_models.live.metrics import first_metric
 from group_models.live.releases import Release
 from group_models.texts import some_of
 
-ROW_COLUMNS = ("key", "status", "serves", "model_run_id", "rows", "mae", "median's mae", "reason")
-_LEFT_OUT = ("median's mae", "model_run_id", "rows", "serves", "reason")
-"""What a narrow terminal does without, in this order; `--json` has everything."""
+
+def _row_columns(metric: str) -> tuple[str, ...]:
+    """Return the columns of manifest rows as people read them, with the metric that is the first one of the rows."""
+    return ("key", "status", "serves", "model_run_id", "rows", metric, _of_median(metric), "reason")
+
+
+def _of_median(metric: str) -> str:
+    return f"median's {metric}"
+
+
+def _left_out(metric: str) -> tuple[str, ...]:
+    """Return what a narrow terminal does without, in this order; `--json` has everything."""
+    return (_of_median(metric), "model_run_id", "rows", "serves", "reason")
 
 
 def facts_table(title: str, facts: Mapping[str, str]) -> RichTable:
@@ -33,35 +44,35 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], *, width: int = 16
 
     Words are whole: columns for which a terminal of this width has no room are left out.
     """
-    cells = [dict(zip(ROW_COLUMNS, _cells(row), strict=True)) for row in rows]
-    widths = _fitting(cells, width)
+    metric = first_metric(rows)
+    cells = [dict(zip(_row_columns(metric), _cells(row, metric), strict=True)) for row in rows]
+    widths = _fitting(cells, metric, width)
     table = RichTable(title=title, title_justify="left", pad_edge=False)
     for name, wide in widths.items():
-        is_number = name in ("rows", "mae", "median's mae")
+        is_number = name in ("rows", metric, _of_median(metric))
         table.add_column(name, justify="right" if is_number else "left", overflow="fold", width=wide)
     for row in cells:
         table.add_row(*[row[name] for name in widths])
     return table
 
 
-def _fitting(cells: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
+def _fitting(cells: Sequence[Mapping[str, Text]], metric: str, width: int) -> dict[str, int]:
     """Return the columns for which there is room, and how wide each is; `key` and `reason` share what is left."""
-    texts = {name: [name, *[row[name].plain for row in cells]] for name in ROW_COLUMNS}
-    least = {name: max(len(word) for text in texts[name] for word in text.split()) for name in ROW_COLUMNS}
+    columns = _row_columns(metric)
+    texts = {name: [name, *[row[name].plain for row in cells]] for name in columns}
+    least = {name: max(len(word) for text in texts[name] for word in text.split()) for name in columns}
     least["reason"] = max(least["reason"], min(_READABLE, max(map(len, texts["reason"]))))
-    for name in _LEFT_OUT:
+    for name in _left_out(metric):
         if sum(least.values()) + _BESIDE * len(least) <= width:
             break
         del least[name]
     spare = max(width - sum(least.values()) - _BESIDE * len(least), 0)
-    for name in [name for name in _WRAPPED if name in least]:
+    # Columns of several words, those first that are to be on one line before others.
+    for name in [name for name in ("serves", _of_median(metric), "key", "reason") if name in least]:
         more = min(max(map(len, texts[name])) - least[name], spare)
         least[name], spare = least[name] + more, spare - more
     return least
 
-
-_WRAPPED = ("serves", "median's mae", "key", "reason")
-"""Columns of several words, those first that are to be on one line before others."""
 
 _READABLE = 24
 """Cells without which a reason is a column of single words."""
@@ -70,9 +81,9 @@ _BESIDE = 3
 """Cells beside each column's text: its border and padding."""
 
 
-def _cells(row: Mapping[str, Any]) -> list[Text]:
-    metric = _number((row["metrics"] or {}).get("mae"))
-    baseline = _number((row["baseline_metrics"] or {}).get("mae"))
+def _cells(row: Mapping[str, Any], metric: str) -> list[Text]:
+    error = _number((row["metrics"] or {}).get(metric))
+    baseline = _number((row["baseline_metrics"] or {}).get(metric))
     texts = [
         show_key(row["key"]),
         row["status"],
@@ -80,7 +91,7 @@ def _cells(row: Mapping[str, Any]) -> list[Text]:
         row["model_run_id"] or "",
         f"{row['rows'] or 0:,}",
     ]
-    return [plain(text) for text in [*texts, metric, baseline, row["reason"] or ""]]
+    return [plain(text) for text in [*texts, error, baseline, row["reason"] or ""]]
 
 
 def _number(value: float | None) -> str:

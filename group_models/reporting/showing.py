@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.keys import KeyKind, parse_key_value
+from group_models.live.metrics import first_metric, metric_first, read_metric
 from group_models.live.parents import serving_parents
 from group_models.live.sets import Live
 from group_models.ports import Tables, Where
@@ -27,7 +28,8 @@ def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, An
     """Return the newest published manifest row of each key, `serves` and `model_run_id` as the live set has them.
 
     `pinned_run_id` is added: the run that the key is pinned to, or None. A key that no published run knows has the
-    row of that run. Where an earlier run's model serves, what is told of the model is of that one.
+    row of that run. Where an earlier run's model serves, what is told of the model is of that one. The first of its
+    metrics is that of the spec of the newest run.
     """
     pinned = pd.Series(dict(live.pinned), dtype=object).reindex(live.keys.index)
     newest = live.keys["newest_run_id"].where(live.keys["newest_run_id"].notna(), pinned)
@@ -37,13 +39,22 @@ def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, An
     held = [live.pinned.get(key_id) for key_id in live.keys.index]
     serving = zip(live.keys["model_run_id"], held, _parents(live), strict=True)
     as_live = [_as_live(row, *served) for row, served in zip(shown, serving, strict=True)]
-    return _with_models(tables, model_set, as_live, OF_MODEL)
+    return _metric_first(tables, model_set, _with_models(tables, model_set, as_live, OF_MODEL), sorted(set(newest)))
 
 
 def run_rows(tables: Tables, model_set: str, run_id: str) -> list[dict[str, Any]]:
     """Return the manifest rows of one run; where an earlier run's model serves, with what is known of that model."""
     rows = _plain(_without_doubles(_of_runs(tables, model_set, [run_id])))
-    return _with_models(tables, model_set, rows, OF_MODEL)
+    return _metric_first(tables, model_set, _with_models(tables, model_set, rows, OF_MODEL), [run_id])
+
+
+def _metric_first(
+    tables: Tables, model_set: str, rows: Sequence[dict[str, Any]], runs: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return rows with the metric of the newest of these runs before their other metrics."""
+    metric = read_metric(tables, model_set, runs)
+    names = ("metrics", "baseline_metrics")
+    return [{**row, **{name: metric_first(row[name], metric) for name in names if row.get(name)}} for row in rows]
 
 
 def by_key(rows: Sequence[dict[str, Any]], kinds: Mapping[str, KeyKind]) -> list[dict[str, Any]]:
@@ -124,8 +135,12 @@ def failures(tables: Tables, model_set: str, run_id: str) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def worst(rows: Sequence[dict[str, Any]], count: int, metric: str = "mae") -> list[dict[str, Any]]:
-    """Return the rows with the highest metric on their holdout, worst first; rows without one are left out."""
+def worst(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return the rows with the highest error on their holdout, worst first; rows without one are left out.
+
+    What counts is the first metric of the rows.
+    """
+    metric = first_metric(rows)
     measured = [row for row in rows if row["metrics"] and metric in row["metrics"]]
     values = np.array([row["metrics"][metric] for row in measured])
     return [measured[i] for i in np.argsort(-values, kind="stable")[:count]]
@@ -135,8 +150,9 @@ def worst_of_run(tables: Tables, model_set: str, run_id: str, count: int) -> lis
     """Return the worst rows of a run, read from the columns that decide and only then whole."""
     where: Where = {"model_set": [model_set], "run_id": [run_id]}
     deciding = _plain(tables.read(MANIFEST, columns=["key_id", "serves", "model_run_id", "metrics"], where=where))
-    ranked = worst(_with_models(tables, model_set, deciding, ["metrics"]), count)
-    ids = [row["key_id"] for row in ranked]
+    measured = _metric_first(tables, model_set, _with_models(tables, model_set, deciding, ["metrics"]), [run_id])
+    ids = [row["key_id"] for row in worst(measured, count)]
     whole = _plain(tables.read(MANIFEST, where={**where, "key_id": ids})) if ids else []
-    found = {row["key_id"]: row for row in _with_models(tables, model_set, whole, OF_MODEL)}
+    described = _with_models(tables, model_set, whole, OF_MODEL)
+    found = {row["key_id"]: row for row in _metric_first(tables, model_set, described, [run_id])}
     return [found[key_id] for key_id in ids]

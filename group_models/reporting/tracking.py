@@ -16,11 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.errors import StateError
+from group_models.evaluation import error_together
 from group_models.keys import level_name, show_key
 from group_models.live.manifest import count_statuses
+from group_models.live.metrics import spec_metric
 from group_models.live.sets import check_not_cleaned, read_runs
 from group_models.ports import Tables, Where
 from group_models.run_rows import append_run_row
+from group_models.spec import Metric
 from group_models.tables import MANIFEST, PLAN, RUN, utc_now
 from group_models.texts import flat
 
@@ -82,20 +85,21 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
     started, finished = events["started"], events["finished"]
     manifest, plan = (tables.read(table, where=where) for table in (MANIFEST, PLAN))
     spec = json.loads(started["spec"] or "{}")
+    metric = spec_metric(spec)
     return RunRecord(
         model_set,
         run_id,
         started["at"],
         finished["at"],
         params=_params(spec, started),
-        metrics=fleet_metrics(own_rows(manifest, started)) | _run_metrics(finished),
+        metrics=fleet_metrics(own_rows(manifest, started), metric) | _run_metrics(finished),
         tags=_tags(model_set, run_id, started, finished),
         dataset=_dataset(model_set, started, finished, plan),
         files={
             "spec.json": json.dumps(spec, indent=2, sort_keys=True),
             "plan.json": json.dumps(_plan_facts(plan, started), indent=2),
             "plan_sample.csv": _csv(plan, _PLAN, worst="predicted_seconds"),
-            "manifest_sample.csv": _csv(_worst_first(manifest), _MANIFEST),
+            "manifest_sample.csv": _csv(_worst_first(manifest, metric), _MANIFEST),
         },
     )
 
@@ -109,10 +113,11 @@ def _is_own(rows: pa.Table, started: Mapping[str, Any]) -> pa.ChunkedArray:
     return pc.equal(rows["level"], level_name(list(dict(started["key_kinds"]))))
 
 
-def fleet_metrics(manifest: pa.Table) -> dict[str, float]:
-    """Return the metrics of all keys of a run together: means over the rows of the holdouts, and quantiles over keys.
+def fleet_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
+    """Return the metrics of all keys of a run together: over the rows of the holdouts, and quantiles over keys.
 
-    `mae_baseline` is that of each key's training median; `share_better` of the keys have a lower error than it.
+    With the metric `mae`, `mae_baseline` is that of each key's training median, of which `share_better` of the keys
+    have a lower one, and `mae_key_p50` and `mae_key_p90` are those of keys; with another metric they are its.
     """
     rows = manifest.select(["metrics", "baseline_metrics", "holdout_rows"]).to_pylist()
     measured = [
@@ -126,16 +131,17 @@ def fleet_metrics(manifest: pa.Table) -> dict[str, float]:
         return found
     weights = np.array([count for _, _, count in measured], dtype=np.float64)
     mae, rmse, bias = (np.array([m.get(name, np.nan) for m, _, _ in measured]) for name in ("mae", "rmse", "bias"))
-    baseline = np.array([b.get("mae", np.nan) for _, b, _ in measured])
+    own = {"mae": mae, "rmse": rmse}[metric]
+    baseline = np.array([b.get(metric, np.nan) for _, b, _ in measured])
     found |= {
         "holdout_rows": float(weights.sum()),
-        "mae": float(np.average(mae, weights=weights)),
-        "rmse": float(np.sqrt(np.average(rmse**2, weights=weights))),
+        "mae": error_together("mae", mae, weights),
+        "rmse": error_together("rmse", rmse, weights),
         "bias": float(np.average(bias, weights=weights)),
-        "mae_baseline": float(np.average(baseline, weights=weights)),
-        "share_better": float((mae < baseline).mean()),
-        "mae_key_p50": float(np.median(mae)),
-        "mae_key_p90": float(np.quantile(mae, 0.9)),
+        f"{metric}_baseline": error_together(metric, baseline, weights),
+        "share_better": float((own < baseline).mean()),
+        f"{metric}_key_p50": float(np.median(own)),
+        f"{metric}_key_p90": float(np.quantile(own, 0.9)),
     }
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
@@ -194,12 +200,12 @@ def _facts(plan: pa.Table) -> dict[str, Any]:
     }
 
 
-def _worst_first(manifest: pa.Table) -> pa.Table:
+def _worst_first(manifest: pa.Table, metric: Metric) -> pa.Table:
     """Return the rows with those first that have no new model, then by error."""
-    errors = [dict(metrics or ()).get("mae") for metrics in manifest["metrics"].to_pylist()]
-    order = pd.DataFrame({"is_new": [s == "new" for s in manifest["serves"].to_pylist()], "mae": errors}, dtype=object)
-    order["mae"] = order["mae"].astype(float)
-    return manifest.take(pa.array(order.sort_values(["is_new", "mae"], ascending=[True, False], kind="stable").index))
+    errors = [dict(metrics or ()).get(metric) for metrics in manifest["metrics"].to_pylist()]
+    is_new = [serves == "new" for serves in manifest["serves"].to_pylist()]
+    order = pd.DataFrame({"is_new": is_new, "error": np.array(errors, dtype=np.float64)})
+    return manifest.take(pa.array(order.sort_values(["is_new", "error"], ascending=[True, False], kind="stable").index))
 
 
 def _csv(rows: pa.Table, columns: tuple[str, ...], worst: str | None = None) -> str:

@@ -114,7 +114,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
 
 def estimator_settings(spec: Spec) -> EstimatorSettings:
     """Return the estimator as the spec says it."""
-    return EstimatorSettings(**dict(spec.estimator))
+    return EstimatorSettings(**dict(spec.estimator), metric=spec.metric)
 
 
 def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool = False) -> Plan:

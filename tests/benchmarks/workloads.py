@@ -70,6 +70,8 @@ class Workload:
             "target": TARGET,
             "features": FEATURES,
             "estimator": {"name": self.estimator, "params": dict(self.params)},
+            # What the others minimise too.
+            "metric": "rmse",
             "time_column": TIME,
             "holdout": {"by": "time", "share": HOLDOUT_SHARE},
             "warehouse": str(warehouse),

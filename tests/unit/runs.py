@@ -45,7 +45,9 @@ def add_run(
     scope: str | None = None,
     copies: int = 1,
     mae: Mapping[str, float] | None = None,
+    rmse: Mapping[str, float] | None = None,
     stops_after: str | None = None,
+    spec: str | None = None,
 ) -> None:
     """Add a run of day `day` in which keys came to these statuses.
 
@@ -57,14 +59,23 @@ def add_run(
         Key to the run and key of the parent that its new model builds on.
     copies
         How often each manifest row stands there.
-    mae
+    mae, rmse
         Key to the error of its new model on the holdout.
     stops_after
         `waves` or `manifest`, after which the run stopped for good; by default it finished.
+    spec
+        The run's spec as JSON.
     """
     shared = {"model_set": SET, "run_id": run_id}
     at = START + dt.timedelta(days=day)
-    run = {"at": at, "key_kinds": kinds or {"k": "string"}, "base_release": base, "scope": scope, **shared}
+    run = {
+        "at": at,
+        "key_kinds": kinds or {"k": "string"},
+        "base_release": base,
+        "scope": scope,
+        "spec": spec,
+        **shared,
+    }
     _append(tables, RUN, run_id, [{**run, "event": "started", "feature_kinds": {"x": "numeric"}}])
     keys = [{**shared, "key_id": id_of(k), "key": [("k", k)], "level": "k"} for k in statuses]
     _append(tables, PLAN, run_id, [{**row, "decision": "whole"} for row in keys])
@@ -73,7 +84,8 @@ def add_run(
         return
     outcomes = [_outcome(run_id, k, status, previous or {}, parents or {}) for k, status in statuses.items()]
     rows = [{**row, **outcome, "finished_at": at} for row, outcome in zip(keys, outcomes, strict=True)]
-    told = {id_of(k): _told(run_id, k, error) for k, error in (mae or {}).items()}
+    errors = {k: {"mae": error, **({"rmse": rmse[k]} if rmse else {})} for k, error in (mae or {}).items()}
+    told = {id_of(k): _told(run_id, k, of_key) for k, of_key in errors.items()}
     rows = [{**row, **told.get(row["key_id"], {})} for row in rows]
     _append(tables, MANIFEST, run_id, rows * copies)
     if stops_after is None:
@@ -90,13 +102,13 @@ def _stored(run_id: str, key: str, status: str) -> dict[str, Any]:
     return {**row, "status": status, "data": model, "model_bytes": None if model is None else len(model)}
 
 
-def _told(run_id: str, key: str, mae: float) -> dict[str, Any]:
+def _told(run_id: str, key: str, metrics: Mapping[str, float]) -> dict[str, Any]:
     """Return what a manifest row tells of a new model."""
     return {
         "estimator": "ridge",
         "params": [("alpha", "1.0")],
-        "metrics": [("mae", mae)],
-        "baseline_metrics": [("mae", 2 * mae)],
+        "metrics": list(metrics.items()),
+        "baseline_metrics": [(name, 2 * error) for name, error in metrics.items()],
         "holdout_from": START,
         "holdout_rows": 3,
         "model_bytes": 10,

@@ -102,6 +102,39 @@ def test_a_family_predicts_what_the_plain_library_does(name):
     np.testing.assert_allclose(prediction, expected, rtol=1e-9, atol=1e-9)
 
 
+LOSSES = {
+    "gradient_boosting": {"mae": {"loss": "absolute_error"}, "rmse": {"loss": "squared_error"}},
+    "hist_gradient_boosting": {"mae": {"loss": "absolute_error"}, "rmse": {"loss": "squared_error"}},
+    "xgboost": {"mae": {"objective": "reg:absoluteerror"}, "rmse": {"objective": "reg:squarederror"}},
+}
+
+
+@pytest.mark.parametrize("metric", ["mae", "rmse"])
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_family_that_can_minimises_the_metric(name, metric):
+    x, y = numeric_rows()
+    loss = LOSSES.get(name, {}).get(metric, {})
+    plain = PLAIN[name](11)
+    (plain[-1] if hasattr(plain, "steps") else plain).set_params(**loss)
+    expected = plain.fit(x, y).predict(x)
+    fitted = family_of(name, metric=metric).fit(x, y, seed=11)
+    np.testing.assert_allclose(fitted.predict(x), expected, rtol=1e-9, atol=1e-9)
+    assert loss.items() <= fitted.params.items()
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_a_loss_that_the_user_names_comes_before_the_metric(name):
+    x, y = numeric_rows()
+    params = {**SMALL[name], **LOSSES[name]["rmse"]}
+    asked, unasked = (
+        make_family(EstimatorSettings(name, given, metric=metric), NUMERIC).fit(x, y, seed=3)
+        for given, metric in ((params, "mae"), (SMALL[name], "mae"))
+    )
+    plain = make_family(EstimatorSettings(name, params), NUMERIC).fit(x, y, seed=3)
+    np.testing.assert_array_equal(asked.predict(x), plain.predict(x))
+    assert not np.array_equal(unasked.predict(x), plain.predict(x))
+
+
 def test_every_family_is_compared_with_the_plain_library():
     assert set(PLAIN) == set(FAMILIES) == set(SMALL)
 

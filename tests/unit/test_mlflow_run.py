@@ -113,8 +113,8 @@ def test_parents_count_in_no_metric_of_the_fleet():
         for level, mae in (("k", 1.0), ("global", 9.0))
     ]
     own = tracking.own_rows(MANIFEST.rows(rows), {"key_kinds": [("k", "string")]})
-    assert tracking.fleet_metrics(own)["mae"] == 1.0
-    assert tracking.fleet_metrics(own)["keys_measured"] == 1
+    assert tracking.fleet_metrics(own, "mae")["mae"] == 1.0
+    assert tracking.fleet_metrics(own, "mae")["keys_measured"] == 1
 
 
 def test_parents_of_a_plan_are_told_beside_the_keys(tmp_path):

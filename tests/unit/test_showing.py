@@ -13,6 +13,7 @@ from group_models.live.pinning import pin
 from group_models.live.publishing import publish
 from group_models.live.sets import read_live
 from group_models.reporting import showing
+from group_models.reporting.report import rows_table
 from group_models.spec import Limits
 from tests.unit.runs import SET, add_run, id_of
 
@@ -66,6 +67,22 @@ def test_the_worst_keys_of_a_run_are_ranked_by_the_models_that_serve(tables: Mem
     assert [(row["key_id"], row["metrics"], row["run_id"]) for row in found] == [
         (id_of("a"), {"mae": 3.0}, "two"),
         (id_of("c"), {"mae": 2.0}, "two"),
+    ]
+
+
+def test_the_metric_of_the_runs_spec_is_told_first_and_decides_which_keys_are_worst(tables: MemoryTables):
+    errors = {"mae": {"a": 1.0, "b": 2.0}, "rmse": {"a": 9.0, "b": 3.0}}
+    add_run(tables, "squares", 3, {"a": "trained", "b": "trained"}, spec='{"metric": "rmse"}', **errors)
+    worst = showing.worst_of_run(tables, SET, "squares", 2)
+    assert [list(row["metrics"].items()) for row in worst] == [
+        [("rmse", 9.0), ("mae", 1.0)],
+        [("rmse", 3.0), ("mae", 2.0)],
+    ]
+    assert showing.worst(showing.run_rows(tables, SET, "squares"), 1)[0]["key_id"] == id_of("a")
+    assert [column.header for column in rows_table("Keys", worst, width=200).columns][-3:] == [
+        "rmse",
+        "median's rmse",
+        "reason",
     ]
 
 

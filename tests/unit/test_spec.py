@@ -140,6 +140,8 @@ def test_the_fingerprint_covers_what_decides_a_fit_and_nothing_else() -> None:
     assert load_spec(SIX).fingerprint({"numpy": "2.3.9"}) == base
     assert load_spec(SIX).fingerprint({"numpy": "2.4.0"}) != base
     assert load_spec({**SIX, "seed": 8}).fingerprint(versions) != base
+    assert load_spec({**SIX, "metric": "mae"}).fingerprint(versions) == base
+    assert load_spec({**SIX, "metric": "rmse"}).fingerprint(versions) != base
 
 
 def test_an_estimator_object_and_a_frame_may_stand_for_themselves() -> None:
