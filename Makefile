@@ -11,7 +11,7 @@ SPEC := fixtures/flights.yaml
 WITH_JAVA = JAVA_HOME="$$(.ci/check_java.sh 2>/dev/null)" && export JAVA_HOME
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test test-all test-delta lint fmt bench bench-check bench-small wheel clean lock
+.PHONY: help venv java demo test test-all test-delta lint fmt bench bench-check bench-small wheel wheelhouse clean lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,13 @@ bench-small: java $(STAMP) ## The same on small workloads, without judging, in s
 
 wheel: $(STAMP) ## Build the wheel into dist/
 	@$(PY) -m build --wheel
+
+# Databricks runtimes of Spark 4 have Python 3.12 on Linux, on either processor; this is the usual one.
+wheelhouse: wheel ## Download the wheels that a workspace without a public index needs, into dist/wheelhouse
+	@$(PY) -m pip download --quiet --disable-pip-version-check --only-binary :all: --python-version 3.12 \
+		--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --dest dist/wheelhouse \
+		-r jobs/resources/requirements.txt dist/group_models-*.whl
+	@cp dist/group_models-*.whl dist/wheelhouse
 
 clean: ## Remove what was built, tested and demonstrated (not .venv)
 	rm -rf build dist demo spark-warehouse metastore_db derby.log *.egg-info

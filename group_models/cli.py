@@ -138,6 +138,7 @@ def train(  # noqa: PLR0913, PLR0917 - the options of one command
 ) -> None:
     """Train one model per key and publish the run to champion."""
     from group_models import api
+    from group_models.adapters.task_values import set_task_values
     from group_models.reporting import report
 
     run = api.train(
@@ -153,6 +154,7 @@ def train(  # noqa: PLR0913, PLR0917 - the options of one command
         warehouse=warehouse,
         say=say,
     )
+    set_task_values(run.task_values())
     if as_json:
         print_json(run.as_dict())
     else:
@@ -188,6 +190,7 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     alias_name = one_of(alias, run_id)
     from group_models import api, targets
     from group_models.adapters import spark_output
+    from group_models.adapters.task_values import set_task_values
     from group_models.loading import load_spec
     from group_models.reporting import report
     from group_models.texts import added, counts_text
@@ -213,8 +216,10 @@ def score(  # noqa: PLR0913, PLR0917 - the options of one command
     before = spark_output.count_statuses(session, output, column) if mode is Mode.append else {}
     spark_output.write_output(scored, output, mode.value)
     counts = added(spark_output.count_statuses(session, output, column), before)
+    scored_rows = {"output": output, "rows": sum(counts.values()), "score_status": counts}
+    set_task_values(scored_rows)
     if as_json:
-        print_json({"output": output, "rows": sum(counts.values()), "score_status": counts})
+        print_json(scored_rows)
         return
     where = f"added to the {sum(before.values()):,} in" if before else "in"
     facts = {"rows": f"{sum(counts.values()):,} {where} {output}", "score_status": counts_text(counts)}

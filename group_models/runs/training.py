@@ -93,6 +93,10 @@ class Run:
         }
         return {**{name: getattr(self, name) for name in names}, **more}
 
+    def task_values(self) -> dict[str, Any]:
+        """Return what the tasks of a job after this one may ask for."""
+        return {name: getattr(self, name) for name in ("run_id", "counts", "release_id", "refusal")}
+
     def timing(self) -> Timing | None:
         """Return how the time of the fits was spent, against the plan; None where nothing was fitted."""
         return read_timing(self.tables, self.model_set, self.run_id, slots=self.slots)
