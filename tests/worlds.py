@@ -251,10 +251,7 @@ class ByHand:
 
 MIXED = ("a", "color", "b")
 
-TEXT_ABSOLUTE = "reg:absoluteerror"
-"""What xgboost minimises where the spec says nothing: its metric is `mae`."""
-
-SAMPLES: Mapping[str, Sample] = {
+TEXT_SAMPLES: Mapping[str, Sample] = {
     "ridge": Sample(SAMPLES["ridge"].estimator, lambda _: ByHand("one_hot", Ridge(alpha=0.5)), MIXED),
     "hist_gradient_boosting": Sample(
         SAMPLES["hist_gradient_boosting"].estimator,
