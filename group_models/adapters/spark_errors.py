@@ -36,8 +36,12 @@ _DEAD = re.compile(r"Python worker exited unexpectedly|Python worker failed to c
 
 def is_dead_worker(error: BaseException) -> bool:
     """Return whether a query failed since a Python worker or an executor died, and not of what one raised."""
-    text = str(error)
-    return _DEAD.search(text) is not None and not any(_RAISED.match(line.strip()) for line in text.splitlines())
+    return _DEAD.search(str(error)) is not None and not is_from_worker(error)
+
+
+def is_from_worker(error: BaseException) -> bool:
+    """Return whether a query failed of what Python raised in one of its workers."""
+    return any(_RAISED.match(line.strip()) for line in str(error).splitlines())
 
 
 def is_childless(error: BaseException) -> bool:

@@ -8,25 +8,26 @@ VACUUM, access by path or `DeltaTable`: some catalog refuses each.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import functools
 import operator
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
-from group_models.adapters import delta_ddl
-from group_models.adapters.delta_ddl import APPEND, COMMITS, NUMBER, stored
+from group_models.adapters import delta_making
+from group_models.adapters.delta_ddl import APPEND, COMMITS, NUMBER
 from group_models.adapters.delta_errors import explaining, is_same_commit, retried
+from group_models.adapters.delta_making import quoted
 from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.adapters.spark_session import get_session
-from group_models.errors import SpecError, StateError
+from group_models.errors import SpecError
 from group_models.ports import Commit, SparkFrame, SparkSession, Where
 from group_models.tables import TABLES, Table
 
@@ -57,6 +58,7 @@ class SparkTables:
         self.schema = schema
         self.location = location
         self._session = session
+        self._is_there = False
         self._ready = False
 
     def describe(self) -> str:
@@ -78,19 +80,21 @@ class SparkTables:
             A column that may not be null holds a null (Arrow rows).
         """
         given = table.conform(rows) if isinstance(rows, pa.Table) else rows
-        with explaining(f"writing {self._plain(table)}"):
-            self.check()
-            if commit.number in self.numbers(table, model_set=commit.model_set, owner=commit.owner):
-                return False
-            attempt = uuid.uuid4().hex
+        self.check()
+        if commit.number in self.numbers(table, model_set=commit.model_set, owner=commit.owner):
+            return False
+        attempt = uuid.uuid4().hex
+        # A frame is also what trains: what its query fails of is its caller's to judge.
+        with self._writing(table, is_query=not isinstance(rows, pa.Table)):
             numbered = self._frame(table, given).withColumn(NUMBER.name, F.lit(commit.number).cast("bigint"))
             self._write(table, numbered, _app_id(table, commit), attempt)
+        with self._writing(table):
             winner = self._winner(self._rows_of(table, commit.model_set, commit.owner), commit.number)
             return (winner or self._without_rows(table, commit, attempt)) == attempt
 
     def numbers(self, table: Table, *, model_set: str, owner: str) -> list[int]:
         """Return the numbers that an owner has committed, ascending."""
-        with explaining(f"reading {self._plain(table)}"):
+        with self._reading(table):
             sources = [self._rows_of(table, model_set, owner), self._emptied(table, model_set, owner)]
             found = [frame.select(NUMBER.name) for frame in sources if frame is not None]
             if not found:
@@ -101,7 +105,7 @@ class SparkTables:
     def read(self, table: Table, *, columns: Sequence[str] | None = None, where: Where | None = None) -> pa.Table:
         """Return rows (the given columns, all by default) in the table's Arrow schema, in no order."""
         names = list(table.names if columns is None else columns)
-        with explaining(f"reading {self._plain(table)}"):
+        with self._reading(table):
             found = self._found(self._session(), table)
             if found is None:
                 _check_names(table, names, where)
@@ -114,7 +118,7 @@ class SparkTables:
     ) -> SparkFrame:
         """Return the same rows as a Spark frame, as of the version that the table has at the time of this call."""
         names = list(table.names if columns is None else columns)
-        with explaining(f"reading {self._plain(table)}"):
+        with self._reading(table):
             if self._found(spark, table) is None:
                 _check_names(table, names, where)
                 return spark.createDataFrame([], table.spark_schema(names))
@@ -127,7 +131,7 @@ class SparkTables:
         self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str, where: Where | None = None
     ) -> None:
         """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken."""
-        with explaining(f"removing rows of {self._plain(table)}"):
+        with self._writing(table):
             names = ["run_id", "key_id", *(where or {})]
             rows = self.read(table, columns=names, where={"model_set": [model_set], "run_id": list(keys)})
             kept = [
@@ -144,10 +148,9 @@ class SparkTables:
             self._delete(table, model_set, gone)
 
     def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:  # noqa: ARG002 - the port's signature
-        """Let the catalog remove files that no version needs, where it allows that; files have no count here."""
+        """Let the catalog compact and remove files, where it allows that; files have no count here."""
         for table in TABLES:
-            with contextlib.suppress(*SPARK_ERRORS):
-                self._session().sql(f"VACUUM {self._name(table)}").collect()
+            delta_making.tidy(self._session(), self._plain(table))
         return 0
 
     def check(self) -> None:
@@ -160,26 +163,22 @@ class SparkTables:
         """
         if self._ready:
             return
-        spark = self._session()
-        for table in (*TABLES, COMMITS):
-            with explaining(f"making {self._plain(table)}"):
-                retried(functools.partial(self._make, spark, stored(table)))
+        self._reach(self._session())
+        delta_making.make_tables(self._session(), self.schema, (*TABLES, COMMITS), self.location)
         self._ready = True
 
-    def _make(self, spark: SparkSession, table: Table) -> None:
-        name = self._name(table)
-        if not spark.catalog.tableExists(name):
-            spark.sql(delta_ddl.create(table, name, self.location))
-        found = dict(spark.table(name).dtypes)
-        if wrong := delta_ddl.differences(table, found):
-            raise StateError(
-                f"table {self._plain(table)} exists with another shape: {'; '.join(wrong)}. Rename or drop it, or use "
-                "another schema"
-            )
-        if statement := delta_ddl.add_columns(table, name, found):
-            spark.sql(statement)
-            version = delta_ddl.SCHEMA_VERSION
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('group_models.schema_version' = '{version}')")
+    def _reach(self, spark: SparkSession) -> None:
+        """Find out once whether the schema is there, before anything else is asked."""
+        if not self._is_there:
+            delta_making.check_schema(spark, self.schema)
+            self._is_there = True
+
+    def _reading(self, table: Table) -> AbstractContextManager[None]:
+        return explaining(f"reading {self._plain(table)}", needs=f"SELECT on {self._plain(table)}")
+
+    def _writing(self, table: Table, *, is_query: bool = False) -> AbstractContextManager[None]:
+        needs = f"SELECT and MODIFY on {self._plain(table)}"
+        return explaining(f"writing {self._plain(table)}", needs=needs, is_query=is_query)
 
     def _frame(self, table: Table, rows: pa.Table | SparkFrame) -> SparkFrame:
         if isinstance(rows, pa.Table):
@@ -244,11 +243,12 @@ class SparkTables:
         return None if rows is None else rows.where(_all([F.col(name) == value for name, value in wanted.items()]))
 
     def _found(self, spark: SparkSession, table: Table) -> SparkFrame | None:
+        self._reach(spark)
         name = self._name(table)
         return spark.table(name) if self._ready or spark.catalog.tableExists(name) else None
 
     def _name(self, table: Table) -> str:
-        return ".".join(f"`{part}`" for part in (*self.schema.split("."), table.name))
+        return quoted(self._plain(table))
 
     def _plain(self, table: Table) -> str:
         return f"{self.schema}.{table.name}"
