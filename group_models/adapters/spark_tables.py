@@ -153,6 +153,17 @@ class SparkTables:
             delta_making.tidy(self._session(), self._plain(table))
         return 0
 
+    def check_writable(self, table: Table) -> None:
+        """Refuse a table that rows cannot be appended to.
+
+        Raises
+        ------
+        StateError
+            Something of the catalog is missing, or the privilege to write.
+        """
+        self.check()
+        delta_making.check_writable(self._session(), self._plain(table))
+
     def check(self) -> None:
         """Make what tables are missing, add missing columns, and refuse tables of another shape; once.
 
