@@ -67,7 +67,7 @@ def night(spark: SparkSession, catalog: str, **changes: Any) -> dict[str, Any]:
     return spec
 
 
-def source_versions(spec: dict[str, Any]) -> list[str | None]:
+def source_versions_of(spec: dict[str, Any]) -> list[str | None]:
     """Return the versions of the source that the runs of a set started with, oldest first."""
     model_set, tables, _ = find_target(spec, None)
     rows = tables.read(RUN, where={"model_set": [model_set], "event": ["started"]}).sort_by("at")

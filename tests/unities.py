@@ -15,6 +15,9 @@ from tests.deltas import DELTA, OPTIONS
 URI, JARS, TOKEN = "GROUP_MODELS_UC_URI", "GROUP_MODELS_UC_JARS", "GROUP_MODELS_UC_TOKEN"
 """Environment variables: the server's address, the jars of its Spark connector, a token (optional)."""
 
+STORAGE = "GROUP_MODELS_UC_STORAGE"
+"""Where the server keeps managed tables; by default a folder of this machine, which it then must see."""
+
 SECURED = ("GROUP_MODELS_UC_SECURED_URI", "GROUP_MODELS_UC_SECURED_TOKEN", "GROUP_MODELS_UC_USER",
            "GROUP_MODELS_UC_USER_TOKEN")  # fmt: skip
 """The same of a server that asks who one is: its address, its owner's token, and a user without privileges."""
@@ -37,6 +40,14 @@ class Server:
 
     uri: str
     token: str = ""
+
+    def ensure(self, path: str, body: dict[str, Any]) -> None:
+        """Create something unless it is there."""
+        try:
+            self.post(path, body)
+        except RuntimeError as e:
+            if "ALREADY_EXISTS" not in str(e):
+                raise
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         """Create something."""

@@ -56,8 +56,8 @@ def more_options(front: InFront) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def managed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the server keeps managed tables: it must see this machine's folders, or `GROUP_MODELS_UC_STORAGE` it is."""
-    return os.environ.get("GROUP_MODELS_UC_STORAGE") or f"file://{tmp_path_factory.mktemp('managed')}"
+    """Where the server keeps managed tables."""
+    return os.environ.get(unities.STORAGE) or f"file://{tmp_path_factory.mktemp('managed')}"
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,12 @@ import yaml
 
 from group_models.ports import SparkSession
 from tests.deltas import new_schema
-from tests.nightly import make_source, night, on_the_command_line, source_versions, spec_of
+from tests.nightly import make_source, night, on_the_command_line, source_versions_of, spec_of
 
 
 def test_a_night_on_managed_tables(any_spark: SparkSession, catalog: str):
     spec = night(any_spark, catalog)
-    assert source_versions(spec) == ["1", "1"]
+    assert source_versions_of(spec) == ["1", "1"]
 
 
 def test_a_night_on_external_tables(spark: SparkSession, catalog: str, location: str):

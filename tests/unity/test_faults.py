@@ -14,7 +14,7 @@ from group_models.errors import GroupModelsError, StateError
 from group_models.ports import SparkSession
 from tests import unities
 from tests.deltas import new_schema
-from tests.nightly import make_source, source_versions, spec_of
+from tests.nightly import make_source, source_versions_of, spec_of
 from tests.servers import InFront
 from tests.unities import NAME
 
@@ -123,7 +123,7 @@ def test_a_run_whose_server_went_away_is_told_so_and_goes_on_when_it_is_back(
     assert dict(run.counts) == {"trained": 3}
     assert run.release_id
     assert not [line for line in told if line.startswith("wave 1 ")]
-    assert source_versions(spec) == ["1"]
+    assert source_versions_of(spec) == ["1"]
 
 
 def test_of_those_that_make_the_tables_at_once_all_find_them_made(spark: SparkSession, catalog: str):
