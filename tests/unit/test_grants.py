@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from group_models.cli import main
 from group_models.errors import SpecError
 from group_models.grants import grants_for
 from group_models.loading import load_spec
@@ -13,13 +17,19 @@ from group_models.spec import Spec
 from group_models.tables import TABLES
 
 
+SPEC = {
+    "model_set": "zrl.ml.eta",
+    "source": {"table": "zrl.raw.shipments"},
+    "keys": ["carrier"],
+    "target": "y",
+    "features": ["x"],
+    "estimator": "ridge",
+    "warehouse": "delta",
+}
+
+
 def spec(**changes: Any) -> Spec:
-    return load_spec(
-        {
-            "model_set": "zrl.ml.eta", "source": {"table": "zrl.raw.shipments"}, "keys": ["carrier"], "target": "y",
-            "features": ["x"], "estimator": "ridge", "warehouse": "delta", **changes,
-        }
-    )  # fmt: skip
+    return load_spec(SPEC | changes)
 
 
 def test_a_data_scientist_trains_and_may_not_release():
@@ -83,3 +93,16 @@ def test_external_tables_and_other_sources_are_noted():
 def test_what_has_no_privileges_is_refused(changes: dict[str, Any], role: str, said: str):
     with pytest.raises(SpecError, match=said):
         grants_for(spec(**changes), role, "x")
+
+
+def test_the_command_prints_a_script_of_all_roles_and_what_each_job_needs(tmp_path: Path, capsys):
+    file = tmp_path / "spec.yaml"
+    file.write_text(yaml.safe_dump(SPEC))
+    assert main(["grants", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "-- plan: SELECT on the source and on the group_model tables" in said
+    assert all(f"-- {role}: " in said for role in ("admin", "data-scientist", "analyst"))
+    assert main(["grants", str(file), "--role", "analyst", "--to", "ann", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["roles"]
+    assert list(told) == ["analyst"]
+    assert told["analyst"]["statements"][0] == "GRANT USE CATALOG ON CATALOG `zrl` TO `ann`"
