@@ -100,10 +100,13 @@ def tidy(spark: SparkSession, name: str) -> None:
 @contextlib.contextmanager
 def _few_tasks(spark: SparkSession) -> Iterator[None]:
     """Let a VACUUM list one table's folder in few tasks: by default they are 10,000, minutes on a small machine."""
-    name = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, "8")
+    name, before, is_set = "spark.sql.sources.parallelPartitionDiscovery.parallelism", None, False
+    with contextlib.suppress(*SPARK_ERRORS):
+        before = spark.conf.get(name, None)
+        spark.conf.set(name, "8")
+        is_set = True
     try:
         yield
     finally:
-        spark.conf.unset(name) if before is None else spark.conf.set(name, before)
+        if is_set:
+            spark.conf.unset(name) if before is None else spark.conf.set(name, before)

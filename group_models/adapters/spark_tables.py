@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import operator
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from group_models.adapters import delta_making
 from group_models.adapters.delta_ddl import APPEND, COMMITS, NUMBER
 from group_models.adapters.delta_errors import explaining, is_same_commit, retried
 from group_models.adapters.delta_making import quoted
+from group_models.adapters.delta_rows import all_of, check_names, selected, taken
 from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.adapters.spark_session import get_session
@@ -85,9 +84,11 @@ class SparkTables:
             return False
         attempt = uuid.uuid4().hex
         # A frame is also what trains: what its query fails of is its caller's to judge.
-        with self._writing(table, is_query=not isinstance(rows, pa.Table)):
+        is_query = not isinstance(rows, pa.Table)
+        with self._writing(table, is_query=is_query):
             numbered = self._frame(table, given).withColumn(NUMBER.name, F.lit(commit.number).cast("bigint"))
-            self._write(table, numbered, _app_id(table, commit), attempt)
+            write = functools.partial(self._write, table, numbered, _app_id(table, commit), attempt)
+            write() if is_query else retried(write)
         with self._writing(table):
             winner = self._winner(self._rows_of(table, commit.model_set, commit.owner), commit.number)
             return (winner or self._without_rows(table, commit, attempt)) == attempt
@@ -108,9 +109,9 @@ class SparkTables:
         with self._reading(table):
             found = self._found(self._session(), table)
             if found is None:
-                _check_names(table, names, where)
+                check_names(table, names, where)
                 return table.empty().select(names)
-            rows = _selected(found, table, names, where).toArrow()
+            rows = selected(found, table, names, where).toArrow()
         return rows.cast(pa.schema([table.arrow_schema.field(name) for name in names]))
 
     def scan(
@@ -120,12 +121,12 @@ class SparkTables:
         names = list(table.names if columns is None else columns)
         with self._reading(table):
             if self._found(spark, table) is None:
-                _check_names(table, names, where)
+                check_names(table, names, where)
                 return spark.createDataFrame([], table.spark_schema(names))
             name = self._name(table)
             version = spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1").select("version").collect()[0][0]
             pinned = spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")  # noqa: S608 - a number and our names
-            return _selected(pinned, table, names, where)
+            return selected(pinned, table, names, where)
 
     def keep_only(
         self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str, where: Where | None = None
@@ -195,7 +196,7 @@ class SparkTables:
         if isinstance(rows, pa.Table):
             spark = self._session()
             rows = upload(spark, rows) if rows.num_rows else spark.createDataFrame([], table.spark_schema())
-        return rows.select(*[_taken(rows, column.name, column.type) for column in table.columns])
+        return rows.select(*[taken(rows, column.name, column.type) for column in table.columns])
 
     def _write(self, table: Table, frame: SparkFrame, app_id: str, attempt: str) -> None:
         """Append a frame with its numbers, unless an append of this app id is there."""
@@ -251,7 +252,7 @@ class SparkTables:
     def _emptied(self, table: Table, model_set: str, owner: str) -> SparkFrame | None:
         rows = self._found(self._session(), COMMITS)
         wanted = {"model_set": model_set, "of_table": table.name, "owner": owner}
-        return None if rows is None else rows.where(_all([F.col(name) == value for name, value in wanted.items()]))
+        return None if rows is None else rows.where(all_of([F.col(name) == value for name, value in wanted.items()]))
 
     def _found(self, spark: SparkSession, table: Table) -> SparkFrame | None:
         self._reach(spark)
@@ -268,36 +269,3 @@ class SparkTables:
 def _app_id(table: Table, commit: Commit, of: str = "") -> str:
     """Return the app id of one append: of one id for many Delta silently drops what comes after a higher number."""
     return "/".join(["group-models", commit.model_set, commit.owner, table.name, of, str(commit.number)])
-
-
-def _check_names(table: Table, names: Collection[str], where: Where | None) -> None:
-    for name in (*names, *(where or {})):
-        if name not in table.names:
-            raise KeyError(f"table {table.name} has no column {name}")
-
-
-def _selected(found: SparkFrame, table: Table, names: Sequence[str], where: Where | None) -> SparkFrame:
-    """Return rows and columns asked for; a column that an older version's table does not have is null."""
-    _check_names(table, names, where)
-    types = {column.name: column.type for column in table.columns}
-    whole = found.select(*[_taken(found, name, types[name]) for name in {**dict.fromkeys(names), **(where or {})}])
-    for name, values in (where or {}).items():
-        whole = whole.where(_is_one_of(name, values))
-    return whole.select(*names)
-
-
-def _taken(frame: SparkFrame, name: str, kind: str) -> SparkColumn:
-    column = F.col(f"`{name}`") if name in frame.columns else F.lit(None)
-    return column.cast(kind).alias(name)
-
-
-def _is_one_of(name: str, values: Collection[str | int | None]) -> SparkColumn:
-    if isinstance(values, str):
-        raise TypeError(f"a filter is the text {values!r}; give a collection of values")
-    known = [value for value in values if value is not None]
-    is_known = F.col(name).isin(known) if known else F.lit(False)  # noqa: FBT003 - a literal
-    return is_known | F.col(name).isNull() if None in values else is_known
-
-
-def _all(conditions: Sequence[SparkColumn]) -> SparkColumn:
-    return functools.reduce(operator.and_, conditions)

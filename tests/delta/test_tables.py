@@ -15,7 +15,7 @@ from group_models.adapters import delta_ddl
 from group_models.adapters.spark_tables import SparkTables
 from group_models.errors import StateError
 from group_models.ports import Commit, SparkSession
-from group_models.tables import MANIFEST, RUN, STORE, TABLES
+from group_models.tables import MANIFEST, RELEASE, RUN, STORE, TABLES
 from tests.contract.test_tables import MODEL_SET, commit, models, runs
 from tests.deltas import new_schema
 
@@ -59,6 +59,12 @@ def test_tables_and_columns_have_their_comments(spark: SparkSession, tables: Spa
             c.name: c.comment for c in table.columns
         }
         assert {row["col_name"]: row["data_type"] for row in rows}["Comment"] == table.comment
+
+
+def test_trying_whether_tables_can_be_written_makes_no_version(spark: SparkSession, tables: SparkTables, schema: str):
+    tables.check()
+    SparkTables(schema, session=lambda: spark).check_writable(RELEASE)
+    assert {spark.sql(f"DESCRIBE HISTORY {schema}.{table.name}").count() for table in TABLES} == {1}
 
 
 def test_a_table_of_an_older_version_gets_the_columns_and_one_of_a_newer_keeps_its_own(

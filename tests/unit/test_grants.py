@@ -16,7 +16,6 @@ from group_models.loading import load_spec
 from group_models.spec import Spec
 from group_models.tables import TABLES
 
-
 SPEC = {
     "model_set": "zrl.ml.eta",
     "source": {"table": "zrl.raw.shipments"},
