@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -59,21 +59,24 @@ def contract_tests() -> dict[str, Any]:
 
 
 class WatchedTables(SparkTables):
-    """Tables that know which of them were written."""
+    """Tables that know which of them were written, and whose commits are no other test's."""
 
-    def __init__(self, schema: str, *, session: Callable[[], SparkSession]) -> None:
-        super().__init__(schema, session=session)
+    def __init__(self, schema: str, spark: SparkSession, *, are_made: bool = False) -> None:
+        super().__init__(schema, session=lambda: spark)
         self.written: set[Table] = set()
+        self._is_there = self._ready = are_made
+        self._test = uuid.uuid4().hex
 
     def _write(self, table: Table, frame: SparkFrame, app_id: str, attempt: str) -> None:
         self.written.add(table)
-        super()._write(table, frame, app_id, attempt)
+        # Delta keeps the ids of commits when rows are deleted.
+        super()._write(table, frame, f"{self._test}/{app_id}", attempt)
 
 
 class Schemas:
-    """One schema per kind of session for all tests: making seven tables takes many seconds.
+    """One schema per kind of session for all tests: making and checking six tables takes many seconds.
 
-    What one test wrote is dropped before another test; tests of one name that differ in parameters share it.
+    What one test wrote is deleted before another test; tests of one name that differ in parameters share it.
     """
 
     def __init__(self, catalog: str) -> None:
@@ -83,17 +86,15 @@ class Schemas:
     def tables_for(self, test: str, spark: SparkSession) -> WatchedTables:
         """Return the tables for a test, empty unless the one before had its name."""
         kind = type(spark).__module__
-        if kind in self._latest:
-            name, tables = self._latest[kind]
-            if name == test:
-                return tables
-            schema = tables.schema
+        name, tables = self._latest.get(kind, ("", None))
+        if tables is None:
+            tables = WatchedTables(new_schema(spark, self.catalog), spark)
+        elif name != test:
             for table in tables.written:
-                spark.sql(f"DROP TABLE {tables._name(table)}")
-        else:
-            schema = new_schema(spark, self.catalog)
-        self._latest[kind] = (test, WatchedTables(schema, session=lambda: spark))
-        return self._latest[kind][1]
+                spark.sql(f"DELETE FROM {tables._name(table)}")  # noqa: S608
+            tables = WatchedTables(tables.schema, spark, are_made=tables._ready)
+        self._latest[kind] = (test, tables)
+        return tables
 
 
 def new_schema(spark: SparkSession, catalog: str) -> str:

@@ -94,15 +94,15 @@ def explaining(what: str, *, needs: str = "the privilege", is_query: bool = Fals
         way_out = None if is_query and is_from_worker(error) else _way_out(str(error))
         if is_query and way_out is None:
             raise
-        said = f"{what} failed: {_said(error)}"
-        raise StateError(f"{said}. The way out: {way_out.format(needs=needs)}" if way_out else said) from error
+        failed = f"{what} failed: {said(error)}"
+        raise StateError(f"{failed}. The way out: {way_out.format(needs=needs)}" if way_out else failed) from error
 
 
 def _way_out(text: str) -> str | None:
     return next((way_out for pattern, way_out in _WAYS_OUT.items() if re.search(pattern, text)), None)
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """Return what failed in a line: a classic session's text of a Java exception starts with how it was called."""
     lines = str(error).splitlines()
     is_call = len(lines) > 1 and lines[0].startswith("An error occurred while calling")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from group_models.adapters.delta_errors import said
 from group_models.adapters.delta_making import quoted
-from group_models.adapters.spark_errors import SPARK_ERRORS, cause
+from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.errors import DataError
 from group_models.spec import Source, is_uri
 
@@ -45,9 +46,8 @@ def pin(spark: SparkSession, source: Source, frame: DataFrame) -> Pinned:
     try:
         return Pinned(_at(spark, name, version), version)
     except SPARK_ERRORS as e:
-        said = cause(e).rstrip(".")
         why_not = f"the source ({source.describe()}) cannot be read at a version, so each wave reads it as it then is"
-        return Pinned(frame, None, f"{why_not}: {said}")
+        return Pinned(frame, None, f"{why_not}: {said(e)}")
 
 
 def pin_at(spark: SparkSession, source: Source, version: str, run_id: str) -> Pinned:
@@ -66,7 +66,7 @@ def pin_at(spark: SparkSession, source: Source, version: str, run_id: str) -> Pi
     except SPARK_ERRORS as e:
         raise DataError(
             f"run {run_id} started on version {version} of the source ({source.describe()}), which can be read no "
-            f"more: {cause(e).rstrip('.')}. Start a new run"
+            f"more: {said(e)}. Start a new run"
         ) from e
 
 

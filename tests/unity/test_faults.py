@@ -9,9 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 import group_models
+from group_models.adapters.delta_ddl import COMMITS
 from group_models.adapters.spark_tables import SparkTables
 from group_models.errors import GroupModelsError, StateError
 from group_models.ports import SparkSession
+from group_models.tables import RELEASE, TABLES
 from tests import unities
 from tests.deltas import new_schema
 from tests.nightly import make_source, source_versions_of, spec_of
@@ -75,25 +77,53 @@ def test_a_token_that_the_server_does_not_know(spark: SparkSession, source: str)
     assert "set spark.sql.catalog.NAME.token" in said
 
 
-GRANTS = [
-    ("catalog", "USE CATALOG"),
-    ("schema", "USE SCHEMA"),
-    ("schema", "CREATE TABLE"),
-]
+@pytest.fixture(scope="module")
+def owner(managed: str) -> unities.Server:
+    """Who owns the catalog `NAME_user` of the secured server; the session knows it by the user's token."""
+    there = unities.Server(os.environ[unities.SECURED[0]], os.environ[unities.SECURED[1]])
+    there.post("catalogs", {"name": f"{NAME}_user", "storage_root": managed})
+    return there
+
+
+def granted(owner: unities.Server, *privileges: tuple[str, str]) -> None:
+    """Give the user privileges on a securable, told as kind and name."""
+    for name, privilege in privileges:
+        kind = ("catalog", "schema", "table")[name.count(".")]
+        owner.grant(kind, name, os.environ[unities.SECURED[2]], privilege)
 
 
 @secured
-def test_each_privilege_that_is_missing_is_named_until_all_are_there(spark: SparkSession, source: str, managed: str):
-    catalog, user = f"{NAME}_user", os.environ[unities.SECURED[2]]
-    owner = unities.Server(os.environ[unities.SECURED[0]], os.environ[unities.SECURED[1]])
-    owner.post("catalogs", {"name": catalog, "storage_root": managed})
+def test_f10_each_privilege_that_is_missing_is_named_until_all_are_there(
+    spark: SparkSession, source: str, owner: unities.Server
+):
+    catalog, schema = f"{NAME}_user", f"{NAME}_user.s"
     owner.post("schemas", {"name": "s", "catalog_name": catalog})
-    for kind, privilege in GRANTS:
-        said = refusal(spark, f"{catalog}.s", source)
+    for name, privilege in ((catalog, "USE CATALOG"), (schema, "USE SCHEMA"), (schema, "CREATE TABLE")):
+        said = refusal(spark, schema, source)
         assert "ask the owner for" in said
         assert privilege in said
-        owner.grant(kind, f"{catalog}.s" if kind == "schema" else catalog, user, privilege)
-    run = group_models.train(spec_of(f"{catalog}.s", source={"table": source}), spark=spark)
+        granted(owner, (name, privilege))
+    run = group_models.train(spec_of(schema, source={"table": source}), spark=spark)
+    assert dict(run.counts) == {"trained": 3}
+
+
+@secured
+def test_f10_a_data_scientist_trains_and_is_told_before_a_night_that_releasing_is_not_allowed(
+    spark: SparkSession, source: str, owner: unities.Server
+):
+    catalog, schema = f"{NAME}_user", f"{NAME}_user.shared"
+    owner.post("schemas", {"name": "shared", "catalog_name": catalog})
+    as_owner = spark.newSession()
+    as_owner.conf.set(f"spark.sql.catalog.{catalog}.token", owner.token)
+    SparkTables(schema, session=lambda: as_owner).check()
+    names = [f"{schema}.{table.name}" for table in (*TABLES, COMMITS)]
+    granted(owner, (catalog, "USE CATALOG"), (schema, "USE SCHEMA"), *((name, "SELECT") for name in names))
+    said = refusal(spark, schema, source)
+    assert f"SELECT and MODIFY on {schema}.group_model_plan" in said
+    granted(owner, *((name, "MODIFY") for name in names if not name.endswith(RELEASE.name)))
+    said = refusal(spark, schema, source)
+    assert f"SELECT and MODIFY on {schema}.group_model_release" in said
+    run = group_models.train(spec_of(schema, source={"table": source}), spark=spark, release=False)
     assert dict(run.counts) == {"trained": 3}
 
 
