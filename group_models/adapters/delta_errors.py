@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from group_models.adapters.spark_errors import SPARK_ERRORS, cause, is_from_worker
+from group_models.adapters.spark_errors import SPARK_ERRORS, cause, first_line, is_from_worker
 from group_models.errors import StateError
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ _WAYS_OUT = {
         "this session knows no such catalog; create it, or configure it with spark.sql.catalog.NAME"
     ),
     r"SCHEMA_NOT_FOUND|[Ss]chema .*not (found|exist)|NoSuchNamespace|NAMESPACE_NOT_FOUND": (
-        "create the schema first: `CREATE SCHEMA catalog.schema`"
+        "correct the name, or create the schema: `CREATE SCHEMA catalog.schema`"
     ),
 }
 """What an answer says, and what a person then does; the first that matches counts."""
@@ -91,19 +91,28 @@ def explaining(what: str, *, needs: str = "the privilege", is_query: bool = Fals
     try:
         yield
     except SPARK_ERRORS as error:
-        way_out = None if is_query and is_from_worker(error) else _way_out(str(error))
-        if is_query and way_out is None:
+        if is_query and (is_from_worker(error) or _way_out(str(error)) is None):
             raise
-        failed = f"{what} failed: {said(error)}"
-        raise StateError(f"{failed}. The way out: {way_out.format(needs=needs)}" if way_out else failed) from error
+        raise StateError(f"{what} failed: {answer(error, needs=needs)}") from error
+
+
+def answer(error: BaseException, *, needs: str) -> str:
+    """Return what failed in a line, and the way out where there is one.
+
+    Parameters
+    ----------
+    needs
+        The privileges that it needs, and on what.
+    """
+    way_out = _way_out(str(error))
+    return f"{said(error)}. The way out: {way_out.format(needs=needs)}" if way_out else said(error)
+
+
+def said(error: BaseException) -> str:
+    """Return what failed in a line: of what a catalog answers that is the first one, not its innermost cause."""
+    of_query = is_from_worker(error) or "Job aborted" in str(error)
+    return (cause(error) if of_query else first_line(error))[:300].rstrip(".")
 
 
 def _way_out(text: str) -> str | None:
     return next((way_out for pattern, way_out in _WAYS_OUT.items() if re.search(pattern, text)), None)
-
-
-def said(error: BaseException) -> str:
-    """Return what failed in a line: a classic session's text of a Java exception starts with how it was called."""
-    lines = str(error).splitlines()
-    is_call = len(lines) > 1 and lines[0].startswith("An error occurred while calling")
-    return (lines[1].removeprefix(": ") if is_call else cause(error))[:300].rstrip(".")

@@ -50,9 +50,10 @@ def is_childless(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without Spark's query plan."""
+    """Return the first line of an error's message, without Spark's query plan and how a classic session called it."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+    is_call = len(lines) > 1 and lines[0].startswith("An error occurred while calling")
+    return lines[1].removeprefix(": ") if is_call else lines[0]
 
 
 @contextlib.contextmanager
