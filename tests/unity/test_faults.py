@@ -78,10 +78,10 @@ def test_a_token_that_the_server_does_not_know(spark: SparkSession, source: str)
 
 
 @pytest.fixture(scope="module")
-def owner(managed: str) -> unities.Server:
+def owner() -> unities.Server:
     """Who owns the catalog `NAME_user` of the secured server; the session knows it by the user's token."""
     there = unities.Server(os.environ[unities.SECURED[0]], os.environ[unities.SECURED[1]])
-    there.post("catalogs", {"name": f"{NAME}_user", "storage_root": managed})
+    there.post("catalogs", {"name": f"{NAME}_user"})
     return there
 
 
