@@ -2,7 +2,7 @@
 
 import pytest
 
-from group_models.adapters.spark_errors import cause, is_childless, is_dead_worker
+from group_models.adapters.spark_errors import cause, first_line, is_childless, is_dead_worker
 
 ABORTED = (
     "Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, most recent failure: Lost task 0.0 in "
