@@ -11,7 +11,8 @@ SPEC := fixtures/flights.yaml
 WITH_JAVA = JAVA_HOME="$$(.ci/check_java.sh 2>/dev/null)" && export JAVA_HOME
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test test-all test-delta lint fmt bench bench-check bench-small wheel wheelhouse clean lock
+.PHONY: help venv java demo demo-uc test test-all test-delta test-uc lint fmt bench bench-check bench-small wheel \
+	wheelhouse clean lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +43,9 @@ demo: java $(STAMP) ## Plan, train, release and score the flights of New York Ci
 	@echo "         demo/scored     every flight with its prediction (Parquet)"
 	@echo "Go on:   $(BIN)/group-models show $(SPEC) --key carrier=UA,lane=EWR-IAH,depot=EWR"
 
+demo-uc: java $(STAMP) ## The same on the Unity Catalog server that GROUP_MODELS_UC_URI and _JARS name
+	@$(WITH_JAVA) && $(PY) -m tests.unity.demo
+
 # Two processes, each with a Spark of its own; a file stays in one, so that what it trained serves all its tests.
 PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile --durations 15
 
@@ -55,6 +59,9 @@ test-all: java $(STAMP) ## Run all tests
 
 test-delta: java $(STAMP) ## Run the tests of Delta tables, in a Spark of their own (resolves the jars)
 	@$(WITH_JAVA) && $(PY) -m pytest -q tests/delta
+
+test-uc: java $(STAMP) ## Run the tests of the Unity Catalog server that GROUP_MODELS_UC_URI and _JARS name
+	@$(WITH_JAVA) && $(PY) -m pytest -q -rs tests/unity
 
 lint: $(STAMP) ## Check style, types and layers
 	$(PY) -m ruff check .

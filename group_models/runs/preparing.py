@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.adapters import (
+    source_versions,
     spark_columns,
     spark_distribute,
     spark_missing,
@@ -54,11 +55,16 @@ class Prepared:
     scope: Scope
     tables: Tables
     spark: SparkSession
-    frame: SparkFrame
     roles: Roles
     key_types: Mapping[str, str]
     features: Features
     estimator: EstimatorSettings
+    source: source_versions.Pinned
+
+    @property
+    def frame(self) -> SparkFrame:
+        """The rows of the source, at the version that the run reads."""
+        return self.source.frame
 
     @property
     def levels(self) -> Levels:
@@ -92,7 +98,8 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     """
     estimator = estimator_settings(spec)
     frame = spark_source.open_source(spark, spec.source)
-    columns = spark_columns.column_types(frame)
+    source = source_versions.pin(spark, spec.source, frame)
+    columns = spark_columns.column_types(source.frame)
     mistakes = check_columns(
         columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column
     )
@@ -109,7 +116,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     scope = find_scope(
         ask or Ask(), tables, spec.model_set, checked.keys, lambda w: spark_source.check_predicate(spark, w, key_types)
     )
-    return Prepared(spec, scope, tables, spark, frame, checked, key_types, features, estimator)
+    return Prepared(spec, scope, tables, spark, checked, key_types, features, estimator, source)
 
 
 def estimator_settings(spec: Spec) -> EstimatorSettings:
@@ -165,7 +172,7 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         holdout_from=holdout_from,
         source_stats=stats,
         skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
-        notes=_notes(prepared.scope, plan, history, left_out),
+        notes=_notes(prepared, plan, history, left_out),
     )
 
 
@@ -227,9 +234,10 @@ def _in_scope(prepared: Prepared, sizes: pa.Table) -> pa.Table:
     return sizes.filter(pc.is_in(sizes["key_id"], pa.array(sorted(ids), pa.string())))
 
 
-def _notes(scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
+def _notes(prepared: Prepared, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
+    scope = prepared.scope
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
-    notes = [library_note(unchanged["key_id"], history)]
+    notes = [library_note(unchanged["key_id"], history), prepared.source.why_not]
     # Parents are counted before the scope is: of a few keys the number would tell nothing.
     if left_out and scope.text is None:
         named = counts_text(left_out)

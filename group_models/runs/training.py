@@ -208,7 +208,7 @@ def train_run(
         spark_probe.check_workers(prepared.spark, _shared_paths(prepared))
         prepared = dataclasses.replace(prepared, estimator=spark_ship.ship(prepared.spark, prepared.estimator))
     with clock.phase("plan"):
-        plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
+        prepared, plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
     with clock.phase("train"):
         train_waves(prepared, plan, run_id, say)
     with clock.phase("manifest"):
