@@ -11,8 +11,8 @@ SPEC := fixtures/flights.yaml
 WITH_JAVA = JAVA_HOME="$$(.ci/check_java.sh 2>/dev/null)" && export JAVA_HOME
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo demo-uc test test-all test-delta test-uc lint fmt bench bench-check bench-small wheel \
-	wheelhouse clean lock
+.PHONY: help venv java demo demo-uc test test-all test-delta test-uc test-matrix lint fmt bench bench-check bench-small \
+	wheel wheelhouse clean lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,11 @@ test-delta: java $(STAMP) ## Run the tests of Delta tables, in a Spark of their 
 test-uc: java $(STAMP) ## Run the tests of the Unity Catalog server that GROUP_MODELS_UC_URI and _JARS name
 	@$(WITH_JAVA) && $(PY) -m pytest -q -rs tests/unity
 
+RUNTIMES ?= $(basename $(notdir $(wildcard .ci/matrix/*.txt)))
+
+test-matrix: java ## Run the tests with the libraries of Databricks runtimes (RUNTIMES=, TESTS= choose)
+	@$(WITH_JAVA) && for runtime in $(RUNTIMES); do .ci/matrix/run $$runtime $(TESTS) || exit 1; done
+
 lint: $(STAMP) ## Check style, types and layers
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -98,7 +103,7 @@ wheelhouse: wheel ## Download the wheels that a workspace without a public index
 clean: ## Remove what was built, tested and demonstrated (not .venv)
 	rm -rf build dist demo spark-warehouse metastore_db derby.log *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 lock: $(STAMP) ## Resolve requirements-dev.lock anew, within constraints-dev.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check uv

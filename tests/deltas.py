@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import pyspark
 import pytest
 
 from group_models.adapters.spark_tables import SparkTables
@@ -17,7 +18,7 @@ from group_models.ports import SparkFrame, SparkSession
 from group_models.tables import Table
 from tests.contract import test_tables as contract
 
-DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+DELTA = f"io.delta:delta-spark_{'.'.join(pyspark.__version__.split('.')[:2])}_2.13:4.4.0"
 OPTIONS = {
     "spark.jars.packages": DELTA,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
