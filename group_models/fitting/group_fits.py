@@ -18,7 +18,8 @@ from group_models.estimators.base import Fitted
 from group_models.estimators.batched import BatchedFamily, FittedGroups, medians
 from group_models.estimators.linear import Ints, Table
 from group_models.evaluation import grouped_metrics, why_no_metrics
-from group_models.fitting.outcomes import FitSettings, identity, stored_columns
+from group_models.fitting.outcomes import MEASURED, TRAIN_MEDIAN, FitSettings, identity, stored_columns
+from group_models.fitting.references import Columns, UnitPredictions
 from group_models.fitting.unit_rows import UnitRows
 from group_models.keys import key_seed
 from group_models.tables import WHOLE, utc_now
@@ -35,6 +36,7 @@ class _Rows:
     y: Floats
     is_holdout: Flags
     offsets: Ints
+    references: UnitPredictions
 
     @property
     def counts(self) -> Ints:
@@ -55,10 +57,14 @@ class _Rows:
 
     def _take(self, rows: Flags, counts: Ints) -> _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets)
+        return _Rows(
+            self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets, self.references.take(rows)
+        )
 
 
-def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> dict[int, list[dict[str, Any]]]:
+def fit_groups(
+    unit: UnitRows, family: BatchedFamily, settings: FitSettings, references: UnitPredictions
+) -> dict[int, list[dict[str, Any]]]:
     """Return the outcomes of the keys that went well, by their place in the unit."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     table = unit.table(family.shape.numeric, tuple(family.shape.text))
@@ -66,7 +72,7 @@ def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> 
     places = np.flatnonzero(is_able)
     if not len(places):
         return {}
-    rows = _Rows(table, unit.y, unit.is_holdout, unit.offsets).of_keys(is_able)
+    rows = _Rows(table, unit.y, unit.is_holdout, unit.offsets, references).of_keys(is_able)
     done = _Done.of(rows, family, settings)
     share = rows.counts / len(rows.y)
     seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
@@ -76,15 +82,20 @@ def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> 
             continue
         key_id, key, number, _, _ = unit.names[place]
         seed = key_seed(settings.seed, key_id)
-        outcomes[place] = [{
+        shared = {
             **identity(key_id, WHOLE, number, seed, family.name, settings),
             "fit_seconds": float(seconds[own]),
             "cpu_seconds": float(cpu_seconds[own]),
             "started_at": started,
-            **done.outcome(own, settings),
-            **stored_columns(done.fitted(own, seed), key_id, key, settings),
             "finished_at": utc_now(),
-        }]  # fmt: skip
+        }
+        outcome = done.outcome(own, settings)
+        stored = stored_columns(done.fitted(own, seed), key_id, key, settings)
+        outcomes[place] = [{**shared, **outcome, **stored}]
+        if settings.keeps_measured and (first := done.measured_fit(own, seed)) is not None:
+            median = {"holdout_rows": outcome["holdout_rows"], "baseline_metrics": {TRAIN_MEDIAN: done.median(own)}}
+            kept = stored_columns(first, key_id, key, settings)
+            outcomes[place].append({**shared, **kept, **median, "part": MEASURED})
     return outcomes
 
 
@@ -117,6 +128,8 @@ class _Measured:
     is_finite: Flags
     metrics: Mapping[str, Floats]
     baseline: Mapping[str, Floats]
+    median: Floats
+    compared: Columns
 
     @classmethod
     def of(cls, fitted: FittedGroups, train: _Rows, holdout: _Rows) -> _Measured:
@@ -124,7 +137,8 @@ class _Measured:
         flags = holdout.counts > 0
         place = np.cumsum(flags) - 1
         if not flags.any():
-            return cls(flags, place, flags[:0], {}, {})
+            none = Columns({}, np.zeros(0, dtype=np.int64))
+            return cls(flags, place, flags[:0], {}, {}, np.zeros(0), none)
         starts = holdout.offsets[:-1][flags]
         prediction = fitted.predict(holdout.table, holdout.offsets)
         known = train.of_keys(flags)
@@ -135,6 +149,8 @@ class _Measured:
             np.logical_and.reduceat(np.isfinite(prediction), starts),
             grouped_metrics(holdout.y, prediction, starts),
             grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts),
+            median,
+            holdout.references.compared(holdout.y, prediction, starts),
         )
 
     def columns(self, own: int) -> dict[str, Any]:
@@ -143,7 +159,9 @@ class _Measured:
             return {}
         place = self.place[own]
         found = {"metrics": self.metrics, "baseline_metrics": self.baseline}
-        return {name: {m: float(values[place]) for m, values in of.items()} for name, of in found.items()}
+        columns = {name: {m: float(values[place]) for m, values in of.items()} for name, of in found.items()}
+        columns["baseline_metrics"] |= self.compared.of_key(int(place))
+        return columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +198,14 @@ class _Done:
         if self.again is None or not self.measured.flags[own]:
             return self.first.fitted(own, seed=seed)
         return self.again.fitted(int(self.measured.place[own]), seed=seed)
+
+    def measured_fit(self, own: int, seed: int) -> Fitted | None:
+        """Return the model of one key that has not seen its holdout, None where it has none."""
+        return self.first.fitted(own, seed=seed) if self.measured.flags[own] else None
+
+    def median(self, own: int) -> float:
+        """Return the median target of the rows that this model was fitted on."""
+        return float(self.measured.median[self.measured.place[own]])
 
     def outcome(self, own: int, settings: FitSettings) -> dict[str, Any]:
         """Return what the split of one key says of it."""

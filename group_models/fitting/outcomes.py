@@ -10,14 +10,21 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.artifacts import FORMAT, digest, serialize
+from group_models.comparing import Metric
 from group_models.estimators.base import EstimatorSettings, Fitted
 from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
 from group_models.mlmodel import MlmodelTemplate
-from group_models.tables import STORE, moment, utc_now
+from group_models.tables import STORE, WHOLE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
 """Columns of a store row that a unit fills; the wave's adapter adds the others."""
+
+TRAIN_MEDIAN = "train_median"
+"""Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
+
+MEASURED = WHOLE + 1
+"""Part of the model of a whole key that has not seen the holdout; of a salted key's part it is `part + n_parts`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +41,11 @@ class FitSettings:
         What the fit of one key may take.
     is_isolated
         Each key is fitted in a child process, so that one that kills its process is a row too.
+    keeps_measured
+        A whole key leaves the model that has not seen the holdout too, as its part 0: what its children are
+        compared with.
+    metric
+        What decides which of two models is better.
     """
 
     model_set: str
@@ -49,6 +61,8 @@ class FitSettings:
     holdout_from_us: int | None
     limits: FitLimits = NO_LIMITS
     is_isolated: bool = False
+    keeps_measured: bool = False
+    metric: Metric = "mae"
 
 
 def identity(

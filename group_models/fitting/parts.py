@@ -8,8 +8,8 @@ from typing import Any
 
 from group_models.evaluation import why_no_metrics
 from group_models.fitting.measuring import Measured
-from group_models.fitting.outcomes import FitSettings, identity
-from group_models.fitting.units import EMPTY_PART, TRAIN_MEDIAN
+from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings, identity
+from group_models.fitting.units import EMPTY_PART
 from group_models.keys import key_seed
 from group_models.tables import WHOLE
 

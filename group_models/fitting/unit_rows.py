@@ -22,7 +22,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 class KeyRows:
     """One key of a unit, or one part of a salted key: who it is, and its rows in their order.
 
-    `part` is `WHOLE` or the part's place among `n_parts`; `numbers` are the numeric features of `x`.
+    `part` is `WHOLE` or the part's place among `n_parts`; `numbers` are the numeric features of `x`; `rows` says where
+    they stand in the unit.
     """
 
     key_id: str
@@ -34,6 +35,7 @@ class KeyRows:
     numbers: Floats
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
+    rows: slice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,8 @@ class UnitRows:
         The numeric features, shape (numeric features, rows).
     text
         The text features by name, None for missing.
+    indices
+        Per key its index in the unit's frame.
     """
 
     features: Mapping[str, ColumnKind]
@@ -61,6 +65,8 @@ class UnitRows:
     text: Mapping[str, npt.NDArray[np.object_]]
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
+    time_us: Ints
+    indices: tuple[int, ...]
 
     @classmethod
     def of(cls, frame: pd.DataFrame, references: pd.DataFrame, features: Mapping[str, ColumnKind]) -> UnitRows:
@@ -70,7 +76,8 @@ class UnitRows:
         if not (is_wanted := np.isin(frame["key_index"], wanted)).all():
             frame = frame[is_wanted]
         index = frame["key_index"].to_numpy(np.int32)
-        order = np.lexsort((frame["row_hash"].to_numpy(np.int64), frame["time_us"].to_numpy(np.int64), index))
+        time_us = frame["time_us"].to_numpy(np.int64)
+        order = np.lexsort((frame["row_hash"].to_numpy(np.int64), time_us, index))
         starts = np.searchsorted(index[order], wanted, "left")
         return cls(
             features,
@@ -80,6 +87,8 @@ class UnitRows:
             _text(frame, features, order),
             frame["y"].to_numpy(np.float64)[order],
             frame["is_holdout"].to_numpy(np.bool_)[order],
+            time_us[order],
+            tuple(wanted.tolist()),
         )
 
     @functools.cached_property
@@ -94,7 +103,11 @@ class UnitRows:
         """Return one key with views of its rows."""
         rows = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
         x, numbers = self._x.iloc[rows], self.numbers[:, rows].T
-        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows])
+        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], rows)
+
+    def x(self, rows: Any) -> pd.DataFrame:
+        """Return the features of some rows under their own names."""
+        return self._x.iloc[rows]
 
     def table(self, numeric: tuple[str, ...], text: tuple[str, ...]) -> Table:
         """Return the features that are asked for, of all rows; text is coded once."""

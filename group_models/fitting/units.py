@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +19,16 @@ from group_models.evaluation import Stage, infinite_columns, regression_metrics,
 from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
-from group_models.fitting.isolation import fit_in_child
-from group_models.fitting.outcomes import FitSettings, identity, result_frame, stored_columns
+from group_models.fitting.isolation import fit_in_child, run_in_child
+from group_models.fitting.outcomes import (
+    MEASURED,
+    TRAIN_MEDIAN,
+    FitSettings,
+    identity,
+    result_frame,
+    stored_columns,
+)
+from group_models.fitting.references import UnitPredictions, predict_held
 from group_models.fitting.unit_rows import KeyRows, UnitRows, numeric_names
 from group_models.keys import key_seed
 from group_models.tables import WHOLE, utc_now
@@ -27,15 +36,14 @@ from group_models.tables import WHOLE, utc_now
 EMPTY_PART = "too_small"
 """Status of a part that no row fell into: a key of few distinct rows. The ensemble goes without it."""
 
-TRAIN_MEDIAN = "train_median"
-"""Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 Outcomes: TypeAlias = dict[int, list[dict[str, Any]]]
 Rows: TypeAlias = slice | npt.NDArray[np.intp]
 
 
-def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
+def fit_unit(
+    frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings, models: Sequence[bytes] = ()
+) -> pd.DataFrame:
     """Fit every key of a unit; a key that fails is a row that says why.
 
     Parameters
@@ -46,13 +54,15 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
         order of rows, any index.
     references
         One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
-        `part int, n_parts int`.
+        `part int, n_parts int`; where models came along, `links binary`: which of them the key is compared with.
+    models
+        Models that the unit's keys are compared with, each a packed `references.ModelRow`.
 
     Returns
     -------
     Columns `RESULT`, in order of key index: one row per row of `references`. A part that was measured and then
     refitted has two: its model under `part`, and under `part + n_parts` the one that has not seen the holdout,
-    for measuring the ensemble.
+    for measuring the ensemble. So has a whole key where the settings say `keeps_measured`.
 
     Raises
     ------
@@ -63,32 +73,53 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
     with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
         unit = UnitRows.of(frame, references, settings.features)
-        together = _fit_together(unit, family, settings, guard)
+        predicted = _predict_references(unit, references, models, settings, guard)
+        together = _fit_together(unit, family, settings, guard, predicted)
+
+        def outcome_of(place: int) -> list[dict[str, Any]]:
+            key = unit.key(place)
+            return _fit_guarded(key, family, settings, guard, predicted.take(key.rows))
+
         return result_frame(
-            [
-                outcome
-                for place in range(len(unit.names))
-                for outcome in (together.get(place) or _fit_guarded(unit.key(place), family, settings, guard))
-            ]
+            [outcome for place in range(len(unit.names)) for outcome in (together.get(place) or outcome_of(place))]
         )
 
 
+def _predict_references(
+    unit: UnitRows, references: pd.DataFrame, models: Sequence[bytes], settings: FitSettings, guard: Guard
+) -> UnitPredictions:
+    """Return what the models that came along predict; nothing where that breaks a limit or kills its process."""
+    none = UnitPredictions.none(len(unit.y), settings.metric)
+    if not models or not len(unit.y):
+        return none
+    ordered = references.sort_values("key_index")
+    links = ordered["links"].tolist() if "links" in ordered else [None] * len(ordered)
+
+    def predict() -> UnitPredictions:
+        return predict_held(unit, links, models, settings.metric)
+
+    done = run_in_child(predict, settings.limits) if settings.is_isolated else guard.run(predict)
+    return none if isinstance(done, Death) else done
+
+
 def _fit_together(
-    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard
+    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard, predicted: UnitPredictions
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the outcomes of the keys that the family fits at once, by place; where that breaks a limit, of none."""
     if not isinstance(family, BatchedFamily) or settings.is_isolated:
         return {}
-    done = guard.run(lambda: fit_groups(unit, family, settings))
+    done = guard.run(lambda: fit_groups(unit, family, settings, predicted))
     return {} if isinstance(done, Death) else done
 
 
-def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
+def _fit_guarded(
+    key: KeyRows, family: Family, settings: FitSettings, guard: Guard, predicted: UnitPredictions
+) -> list[dict[str, Any]]:
     """Return the outcome of one key or part, also where its fit breaks a limit or kills its process."""
     started = utc_now()
 
     def fit() -> list[dict[str, Any]]:
-        return _fit_key(key, family, settings)
+        return _fit_key(key, family, settings, predicted)
 
     done = fit_in_child(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
     if not isinstance(done, Death):
@@ -98,13 +129,15 @@ def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Gua
     return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
 
 
-def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[str, Any]]:
+def _fit_key(
+    key: KeyRows, family: Family, settings: FitSettings, predicted: UnitPredictions
+) -> list[dict[str, Any]]:
     """Return the outcome of one key or part; nothing that its fit raises gets out."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     progress = _Progress()
     seed = key_seed(settings.seed, key.key_id, key.part)
     try:
-        outcomes = _train_key(key, family, settings, seed, progress)
+        outcomes = _train_key(key, family, settings, seed, progress, predicted)
     except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
         outcomes = [raised_columns(error, progress.stage, settings.limits, hint=_hint(key, settings))]
     shared = {
@@ -130,7 +163,12 @@ class _Progress:
 
 
 def _train_key(
-    key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress
+    key: KeyRows,
+    family: Family,
+    settings: FitSettings,
+    seed: int,
+    progress: _Progress,
+    predicted: UnitPredictions,
 ) -> list[dict[str, Any]]:
     if key.part != WHOLE and not len(key.y):
         return [{"status": EMPTY_PART, "reason": "no row of the key falls into this part"}]
@@ -143,9 +181,13 @@ def _train_key(
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
-        measured = _measure(fitted, key, train, holdout)
-    fitted = _refit(fitted, key, family, settings, seed, progress)
-    return [{"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)}]
+        measured = _measure(fitted, key, train, holdout, predicted)
+    final = _refit(fitted, key, family, settings, seed, progress)
+    outcomes = [{"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}]
+    if settings.keeps_measured and holdout is not None:
+        median = {"baseline_metrics": {TRAIN_MEDIAN: float(np.median(key.y[train]))}, "part": MEASURED}
+        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **median})
+    return outcomes
 
 
 def _refit(
@@ -210,12 +252,18 @@ def _split(key: KeyRows, settings: FitSettings) -> tuple[Rows, Rows | None, str 
     return np.flatnonzero(~key.is_holdout), np.flatnonzero(key.is_holdout), None
 
 
-def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[str, Any]:
-    """Return metrics of the model and of the training median, on the holdout only."""
+def _measure(
+    fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions
+) -> dict[str, Any]:
+    """Return metrics of the model, of the training median and of its references, on the holdout only."""
     y = key.y[holdout]
     prediction = fitted.predict(key.x.iloc[holdout])
     wrong = int(np.count_nonzero(~np.isfinite(prediction)))
     if wrong:
         raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
     median = np.full(len(y), np.median(key.y[train]))
-    return {"metrics": regression_metrics(y, prediction), "baseline_metrics": regression_metrics(y, median)}
+    compared = predicted.take(holdout).compared(y, prediction, np.zeros(1, dtype=np.int64)).of_key(0)
+    return {
+        "metrics": regression_metrics(y, prediction),
+        "baseline_metrics": regression_metrics(y, median) | compared,
+    }
