@@ -17,7 +17,7 @@ from group_models.live.sets import Alias, Live, newest_release, stored_model
 from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, KeysLike
 from group_models.ports import SparkFrame, SparkSession
-from group_models.registering import adopt_moves, show_release
+from group_models.registering import adopt_moves, show_gated, show_release
 from group_models.reporting import showing
 from group_models.runs.logging_runs import log_trained
 from group_models.spec import Scoring, check_run_id
@@ -117,6 +117,7 @@ def train(  # noqa: PLR0913 - the options of one verb
     """
     from group_models.adapters.mlflow_around import no_autologging
     from group_models.live import publishing
+    from group_models.live.fleet import publish_trained
     from group_models.runs.preparing import prepare
     from group_models.runs.resuming import check_run_exists
     from group_models.runs.training import Run, train_run
@@ -143,8 +144,9 @@ def train(  # noqa: PLR0913 - the options of one verb
             except MovedAliasError as e:
                 return dataclasses.replace(run, refusal=str(e))
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
-            done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
+            done, why = publish_trained(tables, checked, run.run_id)
             if done is None:
+                show_gated(tables, checked)
                 return dataclasses.replace(run, refusal=why)
         show_release(tables, checked)
         return dataclasses.replace(run, release_id=done.release_id)

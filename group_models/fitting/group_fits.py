@@ -57,9 +57,7 @@ class _Rows:
 
     def _take(self, rows: Flags, counts: Ints) -> _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        return _Rows(
-            self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets, self.references.take(rows)
-        )
+        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets, self.references.take(rows))
 
 
 def fit_groups(

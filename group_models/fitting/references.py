@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -108,22 +108,32 @@ class UnitPredictions:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Per reference the numbers of many keys, as entries of `baseline_metrics`: `parent_mae, champion_rows, ...`.
-
-    A parent or the global model counts where it predicted all rows of a key's holdout, a champion where some.
-    """
+    """Per reference the numbers of many keys, as entries of `baseline_metrics`: `parent_mae, champion_rows, ...`."""
 
     found: Mapping[str, Mapping[str, Floats]]
     rows: Ints
 
     def of_key(self, place: int) -> dict[str, float]:
         """Return the entries of one key."""
-        entries: dict[str, float] = {}
-        for name, values in self.found.items():
-            count = values[ROWS][place]
-            if count == self.rows[place] or (name == "champion" and count):
-                entries |= {f"{name}_{what}": float(of_keys[place]) for what, of_keys in values.items()}
-        return {name: value for name, value in entries.items() if np.isfinite(value)}
+        own = {
+            name: {what: float(of_keys[place]) for what, of_keys in values.items()}
+            for name, values in self.found.items()
+        }
+        return entries_of(own, int(self.rows[place]))
+
+
+def entries_of(found: Mapping[str, Mapping[str, float]], rows: int) -> dict[str, float]:
+    """Return what is known of a key's references as entries of `baseline_metrics`, of so many rows held out.
+
+    A parent or the global model counts where it predicted all of these rows, a champion where some.
+    """
+    entries: dict[str, float] = {}
+    for name, values in found.items():
+        if name == "champion" and values[ROWS]:
+            entries |= {f"{name}_{what}": value for what, value in values.items()}
+        elif name != "champion" and values[ROWS] == rows:
+            entries |= {f"{name}_{what}": value for what, value in values.items() if what != ROWS}
+    return {name: value for name, value in entries.items() if np.isfinite(value)}
 
 
 def links(parent: int, over_all: int) -> bytes:
@@ -170,10 +180,18 @@ def _by_reference(rows: Sequence[ModelRow], role: Role) -> dict[int, list[ModelR
 
 
 def _predicted(rows: Sequence[ModelRow], x: pd.DataFrame) -> Floats:
+    return predicted(lambda: ensemble_of(rows), x)
+
+
+def ensemble_of(rows: Sequence[ModelRow]) -> Predictor:
+    """Return the models of one reference as one: the mean of a parent's parts."""
+    return EnsemblePredictor(tuple(row.load() for row in rows))
+
+
+def predicted(load: Callable[[], Predictor], x: pd.DataFrame) -> Floats:
     """Return the predictions of a reference; NaN for all where its model fails: it is no comparison then."""
     try:
-        model = EnsemblePredictor(tuple(row.load() for row in rows))
-        prediction = np.asarray(model.predict(x), dtype=np.float64)
+        prediction = np.asarray(load().predict(x), dtype=np.float64)
     except (Exception, SystemExit):  # noqa: BLE001 - a user's stored model: its keys are not compared with it
         return np.full(len(x), np.nan)
     return np.where(np.isfinite(prediction), prediction, np.nan)

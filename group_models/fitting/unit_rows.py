@@ -105,9 +105,9 @@ class UnitRows:
         x, numbers = self._x.iloc[rows], self.numbers[:, rows].T
         return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], rows)
 
-    def x(self, rows: Any) -> pd.DataFrame:
+    def x(self, rows: npt.NDArray[np.intp]) -> pd.DataFrame:
         """Return the features of some rows under their own names."""
-        return self._x.iloc[rows]
+        return pd.DataFrame(self._x.iloc[rows])
 
     def table(self, numeric: tuple[str, ...], text: tuple[str, ...]) -> Table:
         """Return the features that are asked for, of all rows; text is coded once."""

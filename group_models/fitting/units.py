@@ -129,9 +129,7 @@ def _fit_guarded(
     return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
 
 
-def _fit_key(
-    key: KeyRows, family: Family, settings: FitSettings, predicted: UnitPredictions
-) -> list[dict[str, Any]]:
+def _fit_key(key: KeyRows, family: Family, settings: FitSettings, predicted: UnitPredictions) -> list[dict[str, Any]]:
     """Return the outcome of one key or part; nothing that its fit raises gets out."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     progress = _Progress()
@@ -252,9 +250,7 @@ def _split(key: KeyRows, settings: FitSettings) -> tuple[Rows, Rows | None, str 
     return np.flatnonzero(~key.is_holdout), np.flatnonzero(key.is_holdout), None
 
 
-def _measure(
-    fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions
-) -> dict[str, Any]:
+def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions) -> dict[str, Any]:
     """Return metrics of the model, of the training median and of its references, on the holdout only."""
     y = key.y[holdout]
     prediction = fitted.predict(key.x.iloc[holdout])

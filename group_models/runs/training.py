@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from group_models.adapters import spark_probe, spark_ship, spark_sizes
+from group_models.comparing import metric_of
 from group_models.live.manifest import STORE_COLUMNS, RunIdentity, compose, count_levels, manifest_refusal
 from group_models.live.parents import Parents, read_parents
 from group_models.live.sets import check_not_cleaned, read_without_pins
@@ -21,6 +22,7 @@ from group_models.planning.plans import Plan, summarise
 from group_models.ports import Commit, Tables
 from group_models.reporting.showing import failures, worst_of_run
 from group_models.reporting.timing import Timing, read_timing
+from group_models.reporting.verdict import read_verdict, verdict_facts
 from group_models.runs.preparing import Prepared, check_scope
 from group_models.runs.resuming import FINISHED, append_event, check_same, read_events
 from group_models.runs.starting import start, started_row, stats_of
@@ -29,6 +31,7 @@ from group_models.runs.waves import train_waves
 from group_models.spec import check_run_id, is_uri, parent_fingerprint
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
+from group_models.verdicts import Verdict
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -62,6 +65,10 @@ class Run:
     has_started: bool = True
     slots: int | None = None
 
+    def verdict(self) -> Verdict | None:
+        """Return whether models per key pay, as this run's holdouts tell it; None where nothing was measured."""
+        return read_verdict(self.tables, self.model_set, self.run_id)
+
     def facts(self) -> dict[str, str]:
         """Return the run as fact and text."""
         released = f"to champion as {self.release_id}" if self.release_id else f"no: {self._why_not_released()}"
@@ -72,6 +79,7 @@ class Run:
             **again,
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
             **self.parents().facts(),
+            **verdict_facts(self.verdict()),
             **self._failure_facts(),
             "released": released,
             "seconds": seconds,
@@ -85,9 +93,10 @@ class Run:
     def as_dict(self) -> dict[str, Any]:
         """Return the run as plain values, for JSON."""
         names = ("model_set", "run_id", "counts", "seconds", "refusal", "release_id", "is_repeated")
-        timing = self.timing()
+        timing, verdict = self.timing(), self.verdict()
         more = {
             "parents": dataclasses.asdict(self.parents()),
+            "verdict": verdict.as_dict() if verdict else None,
             "timing": timing.as_dict() if timing else None,
             "tables": self.tables.describe(),
         }
@@ -253,6 +262,7 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
     identity = RunIdentity(
         model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before(),
         parent_fingerprint=parent_fingerprint(started["spec_fingerprint"], limits.get("max_parent_rows")),
+        gates=prepared.spec.gates, metric=metric_of(prepared.spec),
     )  # fmt: skip
     ages, levels = live.ages(utc_now()), prepared.levels
     manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)
