@@ -60,6 +60,7 @@ def plan(
     SpecError, DataError
         Before any Spark job where it can be known before.
     """
+    from group_models.planning.source_checks import leaks
     from group_models.runs.preparing import empty_scope_text, make_plan, prepare
     from group_models.runs.starting import half_loaded
 
@@ -69,7 +70,8 @@ def plan(
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), ask)
     planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
-    refused = tuple(f"`train` refuses the source: {said}" for said in half_loaded(prepared, planned))
+    mistakes = [*leaks(planned.source_stats, checked.target), *half_loaded(prepared, planned)]
+    refused = tuple(f"`train` refuses the source: {said}" for said in mistakes)
     if prepared.scope.has_no_failed_key:
         refused = ("no key failed in its newest published run",)
     elif prepared.scope.text is not None and not planned.keys.num_rows:
