@@ -74,15 +74,21 @@ def fit_unit(
         warnings.simplefilter("ignore")
         unit = UnitRows.of(frame, references, settings.features)
         predicted = _predict_references(unit, references, models, settings, guard)
-        together = _fit_together(unit, family, settings, guard, predicted)
+        fitted = fit_rows(unit, family, settings, guard, predicted)
+        return result_frame([outcome for of_key in fitted for outcome in of_key])
 
-        def outcome_of(place: int) -> list[dict[str, Any]]:
-            key = unit.key(place)
-            return _fit_guarded(key, family, settings, guard, predicted.take(key.rows))
 
-        return result_frame(
-            [outcome for place in range(len(unit.names)) for outcome in (together.get(place) or outcome_of(place))]
-        )
+def fit_rows(
+    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard, predicted: UnitPredictions
+) -> list[list[dict[str, Any]]]:
+    """Return the outcomes of each key of a unit, in the unit's order."""
+    together = _fit_together(unit, family, settings, guard, predicted)
+
+    def outcomes_of(place: int) -> list[dict[str, Any]]:
+        key = unit.key(place)
+        return _fit_guarded(key, family, settings, guard, predicted.take(key.rows))
+
+    return [together.get(place) or outcomes_of(place) for place in range(len(unit.names))]
 
 
 def _predict_references(
