@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-import pydantic
-from pydantic import ConfigDict, Field
+from pydantic import Field
+
+from group_models.spec_fields import Fields
 
 Tolerance: TypeAlias = Annotated[float, Field(ge=0)]
 
 
-class _Model(pydantic.BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class FleetGate(_Model):
+class FleetGate(Fields):
     """A run reaches champion only if its error on the same rows is at most so much (a share of it) over champion's."""
 
     tolerance: Tolerance = 0.0
 
 
-class ChampionGate(_Model):
+class ChampionGate(Fields):
     """A key's new model serves only if its error is at most so much over that of the model that serves now.
 
     Both are measured on the held out rows that the latter has not seen; fewer than `min_rows` are no verdict.
@@ -30,13 +27,13 @@ class ChampionGate(_Model):
     min_rows: int = Field(default=30, ge=1)
 
 
-class ParentGate(_Model):
+class ParentGate(Fields):
     """A key is served by its parent where its own model is worse by more than so many standard errors."""
 
     standard_errors: float = Field(default=2.0, ge=0)
 
 
-class Gates(_Model):
+class Gates(Fields):
     """What a new model or a run must show before it serves.
 
     Attributes
