@@ -338,7 +338,7 @@ def told_verdict(spec: SpecLike, rows: Sequence[Mapping[str, Any]]) -> str | Non
     from group_models.reporting.verdict import verdict_of_rows
 
     own = max((len(row["key"]) for row in rows), default=0)
-    _, _, loaded = find_target(spec)
+    _, _, loaded = find_target(spec, None)
     found = verdict_of_rows([row for row in rows if len(row["key"]) == own], metric_of(loaded or {}))
     return found.sentence() if found else None
 

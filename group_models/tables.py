@@ -230,7 +230,9 @@ STORE = Table(
         _required("wave", "int", "wave that committed the row"),
         _required("number", "bigint", "number of the commit; of rows with the same key and part the lowest counts"),
         _KEY_ID,
-        _required("part", "int", "-1 for a whole key, 0 of a parent before its refit; part of a salted one, from n_parts on before it"),
+        _required(
+            "part", "int", "-1 for a whole key, 0 of a parent before its refit; part of a salted one, then before that"
+        ),
         _required("format", "int", "format of mlmodel and data"),
         Column("mlmodel", "string", "the MLmodel file"),
         Column("data", "binary", "the data file; null where there is no model"),

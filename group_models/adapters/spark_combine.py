@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
-from group_models.adapters.spark_references import MODEL, References, models_of, session_of
+from group_models.adapters.spark_references import MODEL, References, linked_keys, models_of, session_of
 from group_models.adapters.spark_score import MODEL_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, StoredModel, digest, load_model
@@ -31,7 +31,7 @@ from group_models.fitting.references import NO_REFERENCE
 from group_models.fitting.summing import PAIR_TYPES, pair_columns, pair_of
 from group_models.frames import Roles
 from group_models.mlmodel import MlmodelTemplate
-from group_models.tables import STORE, WHOLE, utc_now
+from group_models.tables import STORE, utc_now
 
 ROWS_PER_UNIT = 200_000
 """Holdout rows that one task measures an ensemble on; more are spread over several."""
@@ -192,14 +192,12 @@ def _measured_models(store: DataFrame, ensembles: Sequence[Ensemble], units: Seq
 def _reference_rows(ensembles: Sequence[Ensemble], units: Sequence[Sequence[int]], references: References) -> DataFrame:
     """Return the models that ensembles are compared with, as model rows in each of their units."""
     wanted = [
-        {"key_id": ensemble.key_id, "part": WHOLE, sc.UNIT: unit, sc.INDEX: ix,
+        {"key_id": ensemble.key_id, sc.UNIT: unit, sc.INDEX: ix,
          "parent": ensemble.links[0], "global": ensemble.links[1]}
         for ix, ensemble in enumerate(ensembles)
         for unit in units[ix]
     ]  # fmt: skip
-    types = dict.fromkeys((sc.INDEX, "parent", "global", sc.UNIT, "part"), pa.int32()) | {"key_id": pa.string()}
-    asked = pa.Table.from_pylist(wanted, pa.schema(types))
-    found = models_of(upload(session_of(references), asked), references)
+    found = models_of(linked_keys(wanted, session_of(references)), references)
     return found.select(sc.UNIT, F.lit(-1).alias(MODEL_IX), F.lit(False).alias(IS_DATA), MODEL)  # noqa: FBT003
 
 

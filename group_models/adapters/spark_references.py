@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -113,6 +114,21 @@ def with_links(assigned: DataFrame, references: References) -> DataFrame:
     none = F.lit(NO_REFERENCE)
     parent = F.coalesce(*found, none).cast("int").alias("parent")
     return assigned.select("*", parent, F.lit(references.over_all).cast("int").alias("global"))
+
+
+def linked_keys(keys: Sequence[Mapping[str, Any]], spark: SparkSession) -> DataFrame:
+    """Return few keys, as `unit, key_index, key_id, parent, global`, with the other column of `models_of`."""
+    types = dict.fromkeys((sc.INDEX, "parent", "global", sc.UNIT, "part"), pa.int32()) | {"key_id": pa.string()}
+    return upload(spark, pa.Table.from_pylist([{**key, "part": WHOLE} for key in keys], pa.schema(types)))
+
+
+def collect_models(key_id: str, links: tuple[int, int], references: References) -> list[bytes]:
+    """Return the models that one key is compared with, packed; its champion's row has the index 0."""
+    if references.is_empty:
+        return []
+    key = {"key_id": key_id, sc.UNIT: 0, sc.INDEX: 0, "parent": links[0], "global": links[1]}
+    found = models_of(linked_keys([key], session_of(references)), references).select(MODEL).toArrow()
+    return list(found[MODEL].to_pylist())
 
 
 def session_of(references: References) -> SparkSession:

@@ -63,15 +63,15 @@ class Reference:
     seen_until_us: int
     _model: Predictor | None = None
 
-    def predict(self, x: pd.DataFrame) -> Floats:
-        """Return its predictions; NaN for all where it fails."""
+    def predict_newer(self, x: pd.DataFrame, time_us: Ints) -> Floats:
+        """Return its predictions; NaN for rows that it has seen, and for all where it fails."""
 
         def loaded() -> Predictor:
             if self._model is None:
                 self._model = self.load()
             return self._model
 
-        return predicted(loaded, x)
+        return np.where(time_us > self.seen_until_us, predicted(loaded, x), np.nan)
 
 
 def references_of(models: Sequence[bytes], links: tuple[int, int], index: int) -> dict[str, Reference]:
@@ -146,12 +146,11 @@ class Meter:
         found = {}
         for name, reference in list(self._references.items()):
             with Guard(self._limits) as guard:
-                done = guard.run(functools.partial(reference.predict, x))
+                done = guard.run(functools.partial(reference.predict_newer, x, time_us))
             if isinstance(done, Death):
                 del self._references[name]
                 continue
-            other = np.where(time_us > reference.seen_until_us, done, np.nan)
-            found[name] = Comparison.of(y, prediction, other, self._metric)
+            found[name] = Comparison.of(y, prediction, done, self._metric)
         return found
 
     def _guarded(self, x: pd.DataFrame) -> Floats | dict[str, Any]:

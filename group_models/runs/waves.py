@@ -61,7 +61,7 @@ def _train_level(
         start = time.perf_counter()
         of_wave = parts.filter(pc.equal(parts["wave"], wave))
         if wave in distributed:
-            distribute_wave(prepared, distributed[wave], rows, settings, plan.slots)
+            distribute_wave(prepared, distributed[wave], rows, settings, plan.slots, references)
         else:
             OneWave(prepared, plan, wave, rows, settings, say, references).train(of_wave)
         keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
