@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from group_models.adapters import spark_distribute, spark_train
-from group_models.adapters.spark_references import References, collect_models
+from group_models.adapters.spark_references import NO_REFERENCES, References, collect_models
 from group_models.fitting.outcomes import FitSettings
 from group_models.keys import key_json, show_key
 from group_models.planning.plans import Plan
@@ -30,7 +30,7 @@ def distribute_wave(
     rows: SparkFrame,
     settings: FitSettings,
     slots: int,
-    references: References,
+    references: References = NO_REFERENCES,
 ) -> None:
     """Commit the one row of a distributed key, if the run does not have it yet.
 
