@@ -92,7 +92,10 @@ def _behind_parent(
         f"{rule.standard_errors:g} standard errors"
         for p in np.flatnonzero(is_worse)
     ]
-    return Gated(gated.is_rejected | is_worse, gated.is_handed | is_worse, _noted(gated.notes, is_worse, notes))
+    said = _noted(gated.notes, is_worse, notes)
+    is_open = is_tried & ~np.isnan(own) & np.isnan(difference)
+    open_notes = ["no verdict beside its parent: they were not compared"] * int(is_open.sum())
+    return Gated(gated.is_rejected | is_worse, gated.is_handed | is_worse, _noted(said, is_open, open_notes))
 
 
 def _behind_champion(

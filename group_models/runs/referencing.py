@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -13,17 +13,18 @@ import pyarrow.compute as pc
 
 from group_models.adapters.spark_references import CHAMPION_TYPES, PARENT_TYPES, PART_TYPES, STORED, References
 from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings
-from group_models.keys import level_name
+from group_models.keys import level_name, texts_id
 from group_models.live.champions import Refit, seen_until
 from group_models.live.sets import Live, read_without_pins
 from group_models.planning.plans import Plan
 from group_models.ports import Where
 from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import read_events
+from group_models.runs.wave_jobs import Say
 from group_models.spec import parent_fingerprint
 from group_models.tables import MANIFEST, RUN, STORE, WHOLE, moment
 
-_OF_PART = ("run_id", "key_id", "part", "number", "status", "baseline_metrics", "holdout_from")
+_OF_PART = ("run_id", "key_id", "part", "number", "status", "baseline_metrics", "holdout_from", "model_bytes")
 _OF_CHAMPION = ("run_id", "key_id", "sha256", "metrics", "train_to", "holdout_from")
 
 
@@ -44,9 +45,10 @@ class Comparing:
     settings: FitSettings
     live: Live
     fingerprint: str
+    say: Say
 
     @classmethod
-    def of(cls, prepared: Prepared, plan: Plan, settings: FitSettings) -> Comparing | None:
+    def of(cls, prepared: Prepared, plan: Plan, settings: FitSettings, say: Say) -> Comparing | None:
         """Return what a run is compared with, None where there is nothing to read for it."""
         if not prepared.levels.parents and not prepared.spec.asks_champion:
             return None
@@ -54,7 +56,7 @@ class Comparing:
         started = read_events(tables, model_set, settings.run_id).started or {}
         live = read_without_pins(tables, model_set, started.get("base_release"))
         limit = prepared.spec.limits.max_parent_rows
-        return cls(prepared, plan, settings, live, parent_fingerprint(str(started.get("spec_fingerprint")), limit))
+        return cls(prepared, plan, settings, live, parent_fingerprint(str(started.get("spec_fingerprint")), limit), say)
 
     def of_level(self, level: str) -> References:
         """Return what the keys of a level are compared with, once the levels above it are trained."""
@@ -79,8 +81,21 @@ class Comparing:
         serving = {**before, **dict.fromkeys(rows.loc[is_new, "key_id"], self.settings.run_id)}
         numbers = {key_id: number for number, key_id in enumerate(sorted(serving))}
         parents = [{"reference": n, "key_id": key_id, **keys[key_id]} for key_id, n in numbers.items()]
+        parts = self._within_budget(self._parts(rows, serving, numbers), numbers)
         table = pa.Table.from_pylist(parents, PARENT_TYPES)
-        return dataclasses.replace(references, parents=table, parts=self._parts(rows, serving, numbers))
+        return dataclasses.replace(references, parents=table, parts=pa.Table.from_pylist(parts, PART_TYPES))
+
+    def _within_budget(self, parts: list[dict[str, Any]], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return these models where a unit can hold them all beside its rows, else that of all rows alone, or none."""
+        most = self.prepared.spec.limits.max_unit_bytes
+        if (total := _bytes(parts)) <= most:
+            return parts
+        over_all = numbers.get(texts_id({}, self.prepared.roles.keys))
+        kept = [part for part in parts if part["reference"] == over_all]
+        kept = kept if _bytes(kept) <= most else []
+        others = "compared with the model of all rows alone" if kept else "not compared with parents"
+        self.say(f"the models of parents have {total:,} bytes, max_unit_bytes is {most:,}: keys are {others}")
+        return kept
 
     def _known(self, levels: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """Return the parents of these levels by id, `level` and `key`, and the runs whose models served before."""
@@ -99,17 +114,18 @@ class Comparing:
         rows = self.prepared.tables.read(STORE, columns=_OF_PART, where=where).sort_by("number").to_pandas()
         return pd.DataFrame(rows.drop_duplicates(["run_id", "key_id", "part"]))
 
-    def _parts(self, rows: pd.DataFrame, serving: Mapping[str, str], numbers: Mapping[str, int]) -> pa.Table:
+    def _parts(
+        self, rows: pd.DataFrame, serving: Mapping[str, str], numbers: Mapping[str, int]
+    ) -> list[dict[str, Any]]:
         """Return the rows of the serving parents' models that have seen none of this run's holdout."""
         alike = self._trained_alike(serving)
-        wanted = [
+        return [
             {**row, "reference": numbers[row["key_id"]]}
-            for row in rows[rows["part"] != WHOLE].to_dict("records")
+            for row in cast("list[dict[str, Any]]", rows[rows["part"] != WHOLE].to_dict("records"))
             if serving.get(row["key_id"]) == row["run_id"] and row["key_id"] in alike
             if row["status"] == "trained" and TRAIN_MEDIAN in dict(row["baseline_metrics"] or ())
             if self._is_unseen(row["holdout_from"])
         ]
-        return pa.Table.from_pylist(wanted, PART_TYPES)
 
     def _trained_alike(self, serving: Mapping[str, str]) -> set[str]:
         """Return the parents whose model is of this run, or of an earlier one by the same spec."""
@@ -152,3 +168,7 @@ class Comparing:
         where: Where = {"model_set": [self.settings.model_set], "run_id": runs, "event": ["started"]}
         rows = self.prepared.tables.read(RUN, columns=["run_id", "spec"], where=where).to_pylist()
         return {row["run_id"]: Refit.of_json(json.loads(row["spec"] or "{}")) for row in rows}
+
+
+def _bytes(parts: Sequence[Mapping[str, Any]]) -> int:
+    return sum(int(part["model_bytes"]) for part in parts)

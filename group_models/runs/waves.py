@@ -35,7 +35,7 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
         A wave failed as a whole, or left keys without a row; the same run id goes on.
     """
     settings = fit_settings(prepared, run_id, plan.holdout_from)
-    comparing = Comparing.of(prepared, plan, settings)
+    comparing = Comparing.of(prepared, plan, settings, say)
     say(f"run {run_id}: {plan!r}")
     for level, columns in plan.levels().items():
         is_own = len(columns) == len(prepared.roles.keys)
