@@ -13,13 +13,11 @@ import pyarrow.compute as pc
 from group_models.comparing import Metric, metric_of
 from group_models.keys import level_name
 from group_models.live.gating import values
+from group_models.live.manifest import FITTING
 from group_models.live.sets import read_key_kinds
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST, RUN
 from group_models.verdicts import Verdict, judge
-
-TRIED = ("trained", "rejected")
-"""Statuses of keys with a new model: rejected ones too, or a verdict would be one on those that passed a gate."""
 
 _READ = ("key_id", "level", "status", "metrics", "baseline_metrics", "holdout_rows")
 
@@ -34,9 +32,12 @@ def verdict_of(rows: pa.Table, metric: Metric) -> Verdict | None:
 
 
 def read_verdict(tables: Tables, model_set: str, run_id: str) -> Verdict | None:
-    """Return whether the models that a run trained for keys pay, None where none was measured."""
+    """Return whether the models that a run trained for keys pay, None where none was measured.
+
+    Rejected ones count too, or the verdict would be one on those that passed a gate.
+    """
     where: Where = {"model_set": [model_set], "run_id": [run_id]}
-    rows = tables.read(MANIFEST, columns=_READ, where={**where, "status": list(TRIED)})
+    rows = tables.read(MANIFEST, columns=_READ, where={**where, "status": list(FITTING)})
     own = level_name(list(read_key_kinds(tables, model_set, [run_id])))
     specs = tables.read(RUN, columns=["spec"], where={**where, "event": ["started"]})["spec"].to_pylist()
     return verdict_of(rows.filter(pc.equal(rows["level"], own)), metric_of(json.loads((specs or ["{}"])[0] or "{}")))
