@@ -9,7 +9,6 @@ from typing import Any, Literal
 import pandas as pd
 
 from group_models.checking import load_checked
-from group_models.comparing import metric_of
 from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
 from group_models.live.manifest import STATUSES
@@ -333,13 +332,12 @@ def show(
     return rows if worst is None else showing.worst(rows, worst)
 
 
-def told_verdict(spec: SpecLike, rows: Sequence[Mapping[str, Any]]) -> str | None:
+def told_verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Return in a sentence whether models per key pay, of all rows that `show` lists; None where none was measured."""
     from group_models.reporting.verdict import verdict_of_rows
 
     own = max((len(row["key"]) for row in rows), default=0)
-    _, _, loaded = find_target(spec, None)
-    found = verdict_of_rows([row for row in rows if len(row["key"]) == own], metric_of(loaded or {}))
+    found = verdict_of_rows([row for row in rows if len(row["key"]) == own])
     return found.sentence() if found else None
 
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from group_models.evaluation import Floats, grouped_metrics
+from group_models.spec import Metric
 
 Ints: TypeAlias = NDArray[np.int64]
-Metric: TypeAlias = Literal["mae", "rmse"]
-
-METRICS: tuple[Metric, ...] = ("mae", "rmse")
 
 DIFFERENCE, ERROR_OF_IT, ROWS = "difference", "difference_se", "rows"
-
-
-def metric_of(spec: Any) -> Metric:
-    """Return the metric of a spec, or of one as a run keeps it in JSON."""
-    found = spec.get("metric") if isinstance(spec, Mapping) else getattr(spec, "metric", None)
-    return found if found in METRICS else "mae"
 
 
 def losses(y: Floats, prediction: Floats, metric: Metric) -> Floats:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from group_models.comparing import Metric, as_metric, mean_loss
+from group_models.comparing import as_metric, mean_loss
 from group_models.evaluation import Floats
+from group_models.spec import Metric
 
 LEVEL = 0.95
 """Confidence of the intervals."""

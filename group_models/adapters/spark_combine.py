@@ -20,7 +20,6 @@ from group_models.adapters.spark_references import MODEL, References, linked_key
 from group_models.adapters.spark_score import MODEL_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, StoredModel, digest, load_model
-from group_models.comparing import Metric
 from group_models.estimators.base import one_thread
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
 from group_models.fitting.comparisons import from_text, to_text
@@ -31,6 +30,7 @@ from group_models.fitting.references import NO_REFERENCE
 from group_models.fitting.summing import PAIR_TYPES, pair_columns, pair_of
 from group_models.frames import Roles
 from group_models.mlmodel import MlmodelTemplate
+from group_models.spec import Metric
 from group_models.tables import STORE, utc_now
 
 ROWS_PER_UNIT = 200_000

@@ -27,7 +27,6 @@ from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.adapters.spark_ranks import exact_median
 from group_models.adapters.spark_sizes import count_slots
 from group_models.artifacts import serialize
-from group_models.comparing import Metric
 from group_models.errors import StateError
 from group_models.estimators.base import EstimatorSettings, Features, Fitted, features_of
 from group_models.estimators.boosters import BoosterPredictor, booster_family
@@ -50,6 +49,7 @@ from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.payloads import unpack
 from group_models.planning.distributing import refusal
+from group_models.spec import Metric
 from group_models.tables import WHOLE, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from group_models.comparing import DIFFERENCE, ERROR_OF_IT, ROWS, Metric, losses
+from group_models.comparing import DIFFERENCE, ERROR_OF_IT, ROWS, losses
 from group_models.evaluation import Floats
 from group_models.fitting.references import entries_of
 from group_models.fitting.summing import RegressionSums
+from group_models.spec import Metric
 
 
 @dataclasses.dataclass(frozen=True)

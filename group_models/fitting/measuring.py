@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from group_models.comparing import Ints, Metric
+from group_models.comparing import Ints
 from group_models.estimators.base import Predictor
 from group_models.evaluation import Floats, Stage
 from group_models.fitting.comparisons import Comparison, Comparisons, merged
@@ -20,6 +20,7 @@ from group_models.fitting.deaths import Death, FitLimits, death_columns, memory_
 from group_models.fitting.guards import Guard
 from group_models.fitting.references import NAMES, ModelRow, ensemble_of, predicted
 from group_models.fitting.summing import RegressionSums
+from group_models.spec import Metric
 
 FAILURE = ("status", "reason", "error_type", "error_message", "error_stage", "traceback")
 """Columns of a store row that say how the measuring of an ensemble failed."""

@@ -10,11 +10,11 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.artifacts import FORMAT, digest, serialize
-from group_models.comparing import Metric
 from group_models.estimators.base import EstimatorSettings, Fitted
 from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
 from group_models.mlmodel import MlmodelTemplate
+from group_models.spec import Metric
 from group_models.tables import STORE, WHOLE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))

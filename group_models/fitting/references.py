@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.artifacts import load_model
-from group_models.comparing import ROWS, Metric, grouped_comparison
+from group_models.comparing import ROWS, grouped_comparison
 from group_models.estimators.base import Predictor
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, LinearForms
 from group_models.fitting.unit_rows import UnitRows
+from group_models.spec import Metric
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.comparing import Metric, metric_of
 from group_models.gates import FleetGate
 from group_models.keys import level_name
 from group_models.live.gating import fleet_refusal
@@ -13,7 +12,7 @@ from group_models.live.publishing import publish_unattended, released_as
 from group_models.live.releases import Release
 from group_models.live.sets import read_key_kinds, read_runs, read_without_pins
 from group_models.ports import Tables, Where
-from group_models.spec import Spec
+from group_models.spec import Metric, Spec
 from group_models.tables import MANIFEST
 
 
@@ -35,7 +34,7 @@ def publish_trained(tables: Tables, spec: Spec, run_id: str) -> tuple[Release | 
         shown, why = publish_unattended(tables, model_set, run_id, limits=spec.limits, alias="challenger")
         if shown is None:
             return None, why
-    if (worse := read_refusal(tables, model_set, run_id, gate, metric_of(spec))) is None:
+    if (worse := read_refusal(tables, model_set, run_id, gate, spec.metric)) is None:
         return publish_unattended(tables, model_set, run_id, limits=spec.limits)
     return None, (
         f"it stays challenger ({shown.release_id}): {worse}. `group-models release publish SPEC --run-id {run_id}` "

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.comparing import Metric, as_metric, mean_loss
+from group_models.comparing import as_metric, mean_loss
 from group_models.gates import ChampionGate, FleetGate, Gates, ParentGate
+from group_models.spec import Metric
 from group_models.texts import number_text
 
 Floats = npt.NDArray[np.float64]

@@ -13,14 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.comparing import Metric
 from group_models.errors import StateError
 from group_models.frames import none_where
 from group_models.gates import Gates
 from group_models.levels import Levels, level_width
 from group_models.live.gating import Gated, gate
 from group_models.planning.plans import FITTED
-from group_models.spec import Limits
+from group_models.spec import Limits, Metric
 from group_models.tables import MANIFEST, WHOLE
 
 FAILED = ("failed", "crashed", "timed_out", "out_of_memory", "model_too_big")

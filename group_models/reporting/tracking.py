@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.comparing import metric_of
 from group_models.errors import StateError
 from group_models.evaluation import error_together
 from group_models.keys import level_name, show_key
@@ -95,7 +94,7 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
         finished["at"],
         params=_params(spec, started),
         metrics=fleet_metrics(own_rows(manifest, started), metric)
-        | _verdict_metrics(own_rows(manifest, started), spec)
+        | _verdict_metrics(own_rows(manifest, started), metric)
         | _run_metrics(finished),
         tags=_tags(model_set, run_id, started, finished),
         dataset=_dataset(model_set, started, finished, plan),
@@ -150,10 +149,10 @@ def fleet_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
-def _verdict_metrics(manifest: pa.Table, spec: Mapping[str, Any]) -> dict[str, float]:
+def _verdict_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
     """Return what simpler models come to on the same rows, and how the keys' models do beside them."""
     tried = manifest.filter(pc.is_in(manifest["status"], pa.array(FITTING)))
-    verdict = verdict_of(tried, metric_of(spec))
+    verdict = verdict_of(tried, metric)
     return verdict.metrics() if verdict else {}
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_models.comparing import Metric, metric_of
 from group_models.keys import level_name
 from group_models.live.gating import values
 from group_models.live.manifest import FITTING
+from group_models.live.metrics import first_metric, read_metric
 from group_models.live.sets import read_key_kinds
 from group_models.ports import Tables, Where
-from group_models.tables import MANIFEST, RUN
+from group_models.spec import Metric
+from group_models.tables import MANIFEST
 from group_models.verdicts import Verdict, judge
 
 _READ = ("key_id", "level", "status", "metrics", "baseline_metrics", "holdout_rows")
@@ -39,8 +39,7 @@ def read_verdict(tables: Tables, model_set: str, run_id: str) -> Verdict | None:
     where: Where = {"model_set": [model_set], "run_id": [run_id]}
     rows = tables.read(MANIFEST, columns=_READ, where={**where, "status": list(FITTING)})
     own = level_name(list(read_key_kinds(tables, model_set, [run_id])))
-    specs = tables.read(RUN, columns=["spec"], where={**where, "event": ["started"]})["spec"].to_pylist()
-    return verdict_of(rows.filter(pc.equal(rows["level"], own)), metric_of(json.loads((specs or ["{}"])[0] or "{}")))
+    return verdict_of(rows.filter(pc.equal(rows["level"], own)), read_metric(tables, model_set, [run_id]))
 
 
 def verdict_facts(verdict: Verdict | None) -> dict[str, str]:
@@ -51,10 +50,12 @@ def verdict_facts(verdict: Verdict | None) -> dict[str, str]:
     return {"verdict": verdict.sentence(), "simpler models": f"{verdict.metric} {beside}"}
 
 
-def verdict_of_rows(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Verdict | None:
-    """Return whether the models of manifest rows in Python pay."""
-    names = ("metrics", "baseline_metrics", "holdout_rows")
+def verdict_of_rows(rows: Sequence[Mapping[str, Any]]) -> Verdict | None:
+    """Return whether the models of manifest rows in Python pay, by the metric that they tell first."""
     maps = pa.map_(pa.string(), pa.float64())
-    columns = [[list((row[n] or {}).items()) if n != "holdout_rows" else row[n] for row in rows] for n in names]
-    types = (maps, maps, pa.int64())
-    return verdict_of(pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=names), metric)
+    columns = {
+        name: pa.array([list((row[name] or {}).items()) for row in rows], maps)
+        for name in ("metrics", "baseline_metrics")
+    }
+    columns["holdout_rows"] = pa.array([row["holdout_rows"] for row in rows], pa.int64())
+    return verdict_of(pa.table(columns), cast("Metric", first_metric(rows)))

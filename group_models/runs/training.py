@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from group_models.adapters import spark_probe, spark_ship, spark_sizes
-from group_models.comparing import metric_of
 from group_models.live.manifest import STORE_COLUMNS, RunIdentity, compose, count_levels, manifest_refusal
 from group_models.live.parents import Parents, read_parents
 from group_models.live.sets import check_not_cleaned, read_without_pins
@@ -262,7 +261,7 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
     identity = RunIdentity(
         model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before(),
         parent_fingerprint=parent_fingerprint(started["spec_fingerprint"], limits.get("max_parent_rows")),
-        gates=prepared.spec.gates, metric=metric_of(prepared.spec),
+        gates=prepared.spec.gates, metric=prepared.spec.metric,
     )  # fmt: skip
     ages, levels = live.ages(utc_now()), prepared.levels
     manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)

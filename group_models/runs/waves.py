@@ -9,7 +9,6 @@ import time
 import pyarrow.compute as pc
 
 from group_models.adapters.spark_references import NO_REFERENCES, References
-from group_models.comparing import metric_of
 from group_models.estimators.registry import make_family
 from group_models.fitting.deaths import FitLimits
 from group_models.fitting.outcomes import FitSettings
@@ -97,5 +96,5 @@ def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
         holdout_from_us=None if holdout_from is None else micros(holdout_from),
         limits=FitLimits(timeout_s=spec.limits.timeout_s, memory_bytes=spec.compute.memory_per_worker),
         is_isolated=spec.isolation == "always",
-        metric=metric_of(spec),
+        metric=spec.metric,
     )
