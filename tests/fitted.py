@@ -43,13 +43,14 @@ def add_run(
     base: str | None = None,
     failed: Iterable[str] = (),
     estimator: EstimatorSettings = LINEAR,
+    spec: str = '{"estimator": {"name": "linear"}}',
 ) -> None:
     """Add a finished run of all keys: a model per slope, and keys that failed."""
     at = START + dt.timedelta(days=day)
     shared = {"model_set": SET, "run_id": run_id}
     event = {
         **shared, "at": at, "base_release": base, "key_kinds": {"k": "string"}, "feature_kinds": {"x": "numeric"},
-        "spec": '{"estimator": {"name": "linear"}}', "versions": {}, "source": "path: never-read.parquet",
+        "spec": spec, "versions": {}, "source": "path: never-read.parquet",
     }  # fmt: skip
     fitted = _fitted(slopes, estimator)
     rows = {name: {**row, **shared, "number": 0, "wave": 0, "finished_at": at} for name, row in fitted.items()}
