@@ -1,0 +1,132 @@
+"""A run as one HTML page: its sections put into the template, the table of all keys embedded beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import importlib.resources
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from group_models.errors import GroupModelsError, PlatformError
+from group_models.reporting.page import columns, fleet, sections
+from group_models.reporting.page.closeups import CloseUp, Figure, Observed, close_up, moment_text
+from group_models.reporting.page.drawing import Artist
+from group_models.reporting.page.fleet import percent, sensible
+from group_models.reporting.page.reading import PageData
+from group_models.tables import utc_now
+from group_models.texts import duration_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A run as a self-contained HTML page; a notebook shows it as it is."""
+
+    title: str
+    html: str
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page to a file and return its path.
+
+        Raises
+        ------
+        GroupModelsError
+            It cannot be written there.
+        """
+        file = Path(path)
+        try:
+            file.write_text(self.html, encoding="utf-8")
+        except OSError as e:
+            raise GroupModelsError(f"cannot write {file}: {e.strerror}; name a file in a folder that is there") from e
+        return file
+
+    def _repr_html_(self) -> str:
+        # In a frame of its own: neither the notebook's styles nor ours reach the other.
+        source, title = html.escape(self.html), html.escape(self.title)
+        style = "width:100%;height:80vh;min-height:480px;border:0"
+        return f'<iframe title="{title}" srcdoc="{source}" sandbox="allow-scripts" style="{style}"></iframe>'
+
+
+def worst_keys(data: PageData, count: int) -> list[str]:
+    """Return the ids of the keys with the highest errors, worst first."""
+    own = data.own
+    places, _ = fleet.ranked(fleet.values_of(own["metrics"], data.metric), count)
+    return [str(key_id) for key_id in own["key_id"].iloc[places]]
+
+
+def close_ups(
+    data: PageData, key_ids: Sequence[str], histories: Mapping[str, pd.DataFrame], observed: Mapping[str, Observed]
+) -> list[CloseUp]:
+    """Return the sections of these keys."""
+    rows = data.keys.set_index("key_id", drop=False).loc[list(key_ids)].to_dict("records")
+    told = {"metric": data.metric, "target": str(data.spec.get("target", "")), "is_refit": bool(data.spec.get("refit"))}
+    return [close_up(r, histories[r["key_id"]], observed.get(r["key_id"], Observed()), **told) for r in rows]  # type: ignore[arg-type]
+
+
+def render(data: PageData, ups: Sequence[CloseUp] = ()) -> Page:
+    """Return the page of a run.
+
+    Raises
+    ------
+    PlatformError
+        A library of the `report` extra is not installed.
+    """
+    compared, changed = sections.comparisons(data), sections.changes(data)
+    title = f"{data.model_set} \N{MIDDLE DOT} {data.run_id}"
+    told = {
+        "title": title,
+        "data": data,
+        "own": data.own,
+        "verdict": sections.verdict(data),
+        "headline": sections.headline(data, compared),
+        "tiles": sections.tiles(data, compared),
+        "statuses": fleet.status_counts(data.own),
+        "levels": sections.level_lines(data),
+        "errors": sections.errors(data, compared),
+        "timing": data.timing.facts() if data.timing else {},
+        "time_figures": sections.time_figures(data),
+        "changes": changed,
+        "changed_figure": sections.changed_figure(changed, data) if changed else None,
+        "typical": sections.typical_error(data),
+        "causes": fleet.causes(data.own),
+        "close_ups": ups,
+        "run_facts": sections.run_facts(data),
+        "spec": sections.spec_text(data),
+        "table": _table(data, ups),
+        "made": moment_text(utc_now()),
+    }
+    return Page(title, _template().render(told))
+
+
+def _table(data: PageData, ups: Sequence[CloseUp]) -> str:
+    found = [column.as_dict() for column in columns.table_columns(data)]
+    rows = min(len(data.keys), columns.MAX_ROWS)
+    return columns.embedded({"rows": rows, "of": len(data.keys), "columns": found, "close": [u.key_id for u in ups]})
+
+
+def _template() -> Any:
+    try:
+        import jinja2
+        import markupsafe
+    except ImportError as e:
+        raise PlatformError("the report needs jinja2; install group-models[report]") from e
+    # Whatever comes from data is escaped; only our own files and the charts, whose texts Vega escapes, are not.
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    artist = Artist()
+
+    def drawn(figure: Figure) -> markupsafe.Markup:
+        return markupsafe.Markup(artist.draw(figure.chart, figure.title))  # noqa: S704
+
+    environment.filters |= {"drawn": drawn, "num": sensible, "pct": percent, "dur": duration_text}
+    environment.filters["raw"] = markupsafe.Markup
+    environment.globals |= {"css": _file("page.css"), "js": _file("page.js")}
+    return environment.from_string(_file("page.html"))
+
+
+def _file(name: str) -> str:
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
