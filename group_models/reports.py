@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from group_models.errors import DataError, GroupModelsError, LibraryWarning, StateError
-from group_models.keys import parse_key
-from group_models.live.sets import read_run
+from group_models.keys import KeyTexts, parse_key
+from group_models.live.sets import Live, read_run
 from group_models.ports import Tables
 from group_models.reporting import tracking
 from group_models.reporting.page.closeups import Observed
+from group_models.reporting.page.fleet import Floats
 from group_models.reporting.page.page import Page, close_ups, render, worst_keys
 from group_models.reporting.page.reading import PageData, read_histories, read_page
 from group_models.spec import Scoring
@@ -26,6 +28,12 @@ MAX_KEY_ROWS = 5_000
 
 _MAX_FEATURES = 40
 """Features up to which importance is measured by shuffling them one by one."""
+
+
+Predict: TypeAlias = Callable[[pd.DataFrame], Floats]
+
+_KEY_ID = "group_models key_id"
+"""Column beside the source's own that says whose row it is."""
 
 
 def report(
@@ -98,74 +106,75 @@ def observe(tables: Tables, data: PageData, key_ids: Sequence[str]) -> dict[str,
 
 
 def _observed(tables: Tables, data: PageData, key_ids: Sequence[str]) -> dict[str, Observed]:
-    from group_models.adapters.parquet_rows import read_rows
-
     spec = data.spec
     source = spec.get("source") or {}
     if source.get("path") is None or source.get("format") not in (None, "parquet"):
         raise DataError(f"the source ({data.started['source']}) is not one of Parquet files, and Spark is not started")
     if spec.get("task", "regression") != "regression":
         raise DataError("only those of regressions are")
-    by_id = data.keys.set_index("key_id")["key"]
-    time = spec.get("time_column")
-    columns = list(dict.fromkeys([*data.kinds, *spec["features"], spec["target"], *([time] if time else [])]))
-    found = {
-        key_id: _some_rows(read_rows(source["path"], [by_id[key_id]], data.kinds, columns), spec["target"])
-        for key_id in key_ids
-    }
-    return _scored(tables, data, found)
+    live = read_run(tables, data.model_set, data.run_id)
+    keys = data.keys.set_index("key_id")["key"]
+    found = {key_id: _rows_of(keys[key_id], _features(live, key_id), data) for key_id in key_ids}
+    return _scored(_predictor(tables, data.model_set, live), data, found)
 
 
-def _some_rows(rows: pd.DataFrame, target: str) -> pd.DataFrame:
-    usable = rows[np.isfinite(pd.to_numeric(rows[target], errors="coerce").to_numpy(dtype=np.float64))]
-    few = usable if len(usable) <= MAX_KEY_ROWS else usable.sample(MAX_KEY_ROWS, random_state=0)
-    return few.reset_index(drop=True)
+def _features(live: Live, key_id: str) -> list[str]:
+    """Return the features of a key's model, or of all that could serve it where it has none of its own."""
+    run_id = str(live.keys["model_run_id"].get(key_id))
+    return list(live.run_features[run_id] if run_id in live.run_features else live.features(list(live.run_features)))
 
 
-def _scored(tables: Tables, data: PageData, found: Mapping[str, pd.DataFrame]) -> dict[str, Observed]:
+def _rows_of(key: KeyTexts, features: Sequence[str], data: PageData) -> pd.DataFrame:
+    """Return the usable rows of a key, some of them by lot where they are many."""
+    from group_models.adapters.parquet_rows import read_rows
+
+    target, time = data.spec["target"], data.spec.get("time_column")
+    columns = dict.fromkeys([*data.kinds, *features, target, *([time] if time else [])])
+    rows = read_rows(data.spec["source"]["path"], [key], data.kinds, list(columns))
+    usable: pd.DataFrame = rows[np.isfinite(pd.to_numeric(rows[target], errors="coerce").to_numpy(dtype=np.float64))]
+    return usable if len(usable) <= MAX_KEY_ROWS else usable.sample(MAX_KEY_ROWS, random_state=0)
+
+
+def _scored(predict: Predict, data: PageData, found: Mapping[str, pd.DataFrame]) -> dict[str, Observed]:
     """Return the keys' rows with predictions: all keys at once, so that each model is fetched once."""
-    spec = data.spec
-    rows = pd.concat(found.values(), keys=found.keys(), names=["key_id"]).reset_index(level="key_id")
+    frames = [rows.assign(**{_KEY_ID: key_id}) for key_id, rows in found.items()]
+    rows = pd.concat(frames, ignore_index=True)
     if rows.empty:
-        return dict.fromkeys(found, Observed(why_not="The source has no usable row of this key now."))
-    rows = rows.reset_index(drop=True)
-    y = pd.to_numeric(rows[spec["target"]]).to_numpy(dtype=np.float64)
-    predict = _predictor(tables, data)
+        return dict.fromkeys(found, _of_key(pd.DataFrame({"y": []}), pd.DataFrame()))
+    y = pd.to_numeric(rows[data.spec["target"]]).to_numpy(dtype=np.float64)
     seen = pd.DataFrame({"y": y, "prediction": predict(rows)})
-    if time := spec.get("time_column"):
+    if time := data.spec.get("time_column"):
         seen["at"] = pd.to_datetime(rows[time], utc=True, errors="coerce")
-    shuffled = _shuffled_errors(rows, y, predict, spec["features"])
-    return {key_id: _of_key(seen[rows["key_id"] == key_id], shuffled) for key_id in found}
+    shuffled = _shuffled_errors(rows, y, predict, data.spec["features"])
+    return {key_id: _of_key(seen[rows[_KEY_ID] == key_id], shuffled) for key_id in found}
 
 
-def _predictor(tables: Tables, data: PageData) -> Any:
-    """Return what gives a frame's predictions by the models that serve after the run."""
+def _predictor(tables: Tables, model_set: str, live: Live) -> Predict:
+    """Return what gives a frame's predictions by these models."""
     from group_models.scoring import score_pandas
     from group_models.serving.direct import Ask
 
-    live = read_run(tables, data.model_set, data.run_id)
     ask = Ask(list(live.key_kinds), Scoring(), columns=())
 
-    def predict(rows: pd.DataFrame) -> Any:
+    def predict(rows: pd.DataFrame) -> Floats:
         with warnings.catch_warnings():
             # What the libraries say of old models is said by `score`; here it would be said once per feature.
             warnings.simplefilter("ignore", LibraryWarning)
-            return score_pandas(rows, tables, data.model_set, live, ask)["prediction"].to_numpy(dtype=np.float64)
+            return score_pandas(rows, tables, model_set, live, ask)["prediction"].to_numpy(dtype=np.float64)
 
     return predict
 
 
-def _shuffled_errors(rows: pd.DataFrame, y: Any, predict: Any, features: Sequence[str]) -> pd.DataFrame:
+def _shuffled_errors(rows: pd.DataFrame, y: Floats, predict: Predict, features: Sequence[str]) -> pd.DataFrame:
     """Return the absolute error of each row where one feature is shuffled among the rows of its key, by feature."""
     if len(features) > _MAX_FEATURES:
         return pd.DataFrame(index=rows.index)
-    order = _within_keys(rows["key_id"])
-    return pd.DataFrame({
-        name: np.abs(predict(rows.assign(**{name: rows[name].to_numpy()[order]})) - y) for name in features
-    })  # fmt: skip
+    order = _within_keys(rows[_KEY_ID])
+    shuffled = {name: rows.assign(**{name: rows[name].to_numpy()[order]}) for name in features if name in rows}
+    return pd.DataFrame({name: np.abs(predict(other) - y) for name, other in shuffled.items()})
 
 
-def _within_keys(key_ids: pd.Series) -> Any:
+def _within_keys(key_ids: pd.Series) -> npt.NDArray[np.intp]:
     """Return an order of rows that puts each one in the place of another one of its key, by lot."""
     lots = np.random.default_rng(0).random(len(key_ids))
     order = np.empty(len(key_ids), dtype=np.intp)
@@ -175,10 +184,11 @@ def _within_keys(key_ids: pd.Series) -> Any:
 
 
 def _of_key(seen: pd.DataFrame, shuffled: pd.DataFrame) -> Observed:
+    if seen.empty:
+        return Observed(why_not="The source has no usable row of this key now.")
     rows = seen[np.isfinite(seen["prediction"].to_numpy())]
     if rows.empty:
-        said = "no row of it has a prediction" if len(seen) else "the source has no usable row of this key now"
-        return Observed(why_not=f"Its rows are not shown beside predictions: {said}.")
-    error = np.abs(rows["prediction"] - rows["y"]).mean()
+        return Observed(why_not="No row of this key has a prediction.")
+    error = float(np.abs(rows["prediction"] - rows["y"]).mean())
     rises = (shuffled.loc[rows.index].mean() - error).dropna()
     return Observed(rows.reset_index(drop=True), {str(name): float(rise) for name, rise in rises.items()})

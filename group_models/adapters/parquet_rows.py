@@ -46,9 +46,10 @@ def read_rows(
         if size > MAX_BYTES:
             raise DataError(f"{path} has {size / 2**30:.1f} GiB; up to {MAX_BYTES / 2**30:.0f} GiB are read here")
         one_of = functools.reduce(operator.or_, [_is_key(key, kinds, found.schema) for key in keys])
-        return found.to_table(columns=list(columns), filter=one_of).to_pandas()
+        rows: pd.DataFrame = found.to_table(columns=list(columns), filter=one_of).to_pandas()
     except (pa.ArrowException, OSError, KeyError) as e:
         raise DataError(f"{path} cannot be read as Parquet: {str(e).partition(chr(10))[0]}") from e
+    return rows
 
 
 def _is_key(key: KeyTexts, kinds: Mapping[str, KeyKind], schema: pa.Schema) -> ds.Expression:

@@ -124,8 +124,8 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[tuple
 
     Examples
     --------
-    >>> _differences({"seed": 7, "features": ["a", "b"]}, {"seed": 8, "features": ["a", "c"]})
-    (('features', '− b', '+ c'), ('seed', '7', '8'))
+    >>> _differences({"seed": 7, "features": ["a"]}, {"seed": 8, "features": ["a", "c"]})
+    (('features', '', '+ c'), ('seed', '7', '8'))
     """
     names = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
     return tuple((name, *_texts(then.get(name), now.get(name))) for name in names)

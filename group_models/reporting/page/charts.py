@@ -181,7 +181,7 @@ def waves(timing: Timing) -> Chart:
     encoding = {
         "y": {"field": "wave", "type": "ordinal", "sort": None, "axis": axis},
         "yOffset": {"field": "what", "sort": ["predicted", "actual"]},
-        "x": _x("seconds", "seconds of fits", axis={"grid": True}),
+        "x": _x("seconds", "seconds of fits", axis={"grid": True, "tickCount": 5}),
         "color": {"field": "colour", "type": "nominal", "scale": None},
         **_SAID,
     }
@@ -229,10 +229,10 @@ def history(rows: pd.DataFrame, title: str) -> Chart:
         y = _x(field, title, scale={"zero": True})
         line = {"type": "line", "color": colour, "strokeWidth": 2, "strokeDash": dash, "aria": False}
         layers.append(_layer(values, line, {"x": x, "y": y}))
+    tick = {"type": "tick", "color": OTHER, "thickness": 2.5, "size": 18, "aria": False}
+    layers.append(_layer([v for v in values if v["baseline"] is not None], tick, {"x": x, "y": _x("baseline", title)}))
     dot = {"type": "point", "filled": True, "size": 64, "color": OWN, "opacity": 1}
-    layers.append(
-        _layer([v for v in values if v["error"] is not None], dot, {"x": x, "y": _x("error", title), **_SAID})
-    )
+    layers.append(_layer([v for v in values if v["error"] is not None], dot, {"x": x, "y": _x("error", title), **_SAID}))
     return _chart(layers, height=150)
 
 
@@ -250,13 +250,13 @@ def predicted_against_actual(rows: pd.DataFrame, target: str) -> Chart:
     """
     low, high = (float(f(rows[["y", "prediction"]].to_numpy())) for f in (np.min, np.max))
     pad = (high - low) * 0.04 or 1.0
+    ends = [{"p": v, "y": v} for v in (low - pad, high + pad)]
     scale = {"domain": [low - pad, high + pad], "nice": False, "zero": False}
     values = [
         {"y": float(y), "p": float(p), "said": f"actual {sensible(y)}, predicted {sensible(p)}"}
         for y, p in zip(rows["y"], rows["prediction"], strict=True)
     ]
     x, y = _x("p", f"predicted {target}", scale=scale), _x("y", f"actual {target}", scale=scale)
-    ends = [{"p": v, "y": v} for v in scale["domain"]]
     dots = {"type": "point", "filled": True, "size": 16, "color": OWN, "opacity": 0.45}
     line = {"type": "line", "color": INK, "strokeWidth": 1, "aria": False}
     return _chart([_layer(values, dots, {"x": x, "y": y, **_SAID}), _layer(ends, line, {"x": x, "y": y})], height=220)
@@ -270,8 +270,11 @@ def residuals(bins: pd.DataFrame, target: str, holdout_from: str | None) -> Char
     bins
         Columns `at` (ISO text), `low, middle, high`, `rows`.
     """
-    rows = [
-        {**row, "said": f"{row['at'][:10]}: median {sensible(row['middle'])} of {row['rows']:,} rows"}
+    rows: list[dict[str, Any]] = [
+        {
+            **{str(n): v for n, v in row.items()},
+            "said": f"{row['at'][:10]}: median {sensible(row['middle'])} of {row['rows']:,} rows",
+        }
         for row in bins.to_dict("records")
     ]
     x = {

@@ -100,8 +100,10 @@ def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
         if (other := row["baseline_metrics"].get(prefix + metric)) is not None:
             ratio = f" ({percent(error / other)} of it)" if error is not None and other > 0 else ""
             facts.append((f"{name}'s {metric.upper()}", f"{sensible(other)}{ratio}"))
-    facts += [(name, sensible(row["metrics"][name])) for name in ("bias", "r2") if name in row["metrics"]]
-    facts.append(("fit", "" if _is_none(row["fit_seconds"]) else duration_text(row["fit_seconds"])))
+    facts += [
+        (metric_name(n), sensible(row["metrics"][n])) for n in ("bias", "r2") if n in row["metrics"] and n != metric
+    ]
+    facts.append(("fit", "" if _is_none(row["fit_seconds"]) else _fit_text(row["fit_seconds"])))
     facts += [("estimator", row["estimator"] or ""), ("error", _failure(row))]
     return [(name, text) for name, text in facts if text]
 
@@ -116,6 +118,10 @@ def _failure(row: Mapping[str, Any]) -> str:
     if _is_none(row["error_type"]):
         return ""
     return f"{row['error_type']}: {row['error_message'] or ''}"
+
+
+def _fit_text(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else duration_text(seconds)
 
 
 def _is_none(value: Any) -> bool:
@@ -184,8 +190,8 @@ def residual_bins(rows: pd.DataFrame) -> pd.DataFrame:
     --------
     >>> at = pd.to_datetime(["2026-01-01", "2026-01-01", "2026-03-01"], utc=True)
     >>> found = residual_bins(pd.DataFrame({"at": at, "y": [1.0, 1.0, 1.0], "prediction": [2.0, 4.0, 1.0]}))
-    >>> found[["middle", "rows"]].to_numpy().tolist()
-    [[2.0, 2], [0.0, 1]]
+    >>> found["middle"].tolist(), found["rows"].tolist()
+    ([2.0, 0.0], [2, 1])
     """
     off = (rows["prediction"] - rows["y"]).to_numpy()
     at = pd.to_datetime(rows["at"], utc=True)

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from group_models.reporting.page.fleet import decimals, known_baselines, values_of
 from group_models.reporting.page.reading import PageData
+
+Values: TypeAlias = Sequence[Any] | npt.NDArray[Any] | pd.Series
 
 Kind: TypeAlias = Literal["text", "number", "percent", "seconds", "bytes", "time"]
 
@@ -39,7 +41,7 @@ class Column:
     name: str
     label: str
     kind: Kind
-    values: Sequence[Any]
+    values: Values
     is_shown: bool = False
     digits: int = 0
 
@@ -58,7 +60,7 @@ class Column:
         return {**head, "values": _rounded(self.values, self.digits + 1)}
 
 
-def _rounded(values: ArrayLike, digits: int) -> list[float | int | None]:
+def _rounded(values: Values, digits: int) -> list[float | int | None]:
     numbers = np.asarray(pd.to_numeric(pd.Series(np.asarray(values)), errors="coerce"), dtype=np.float64)
     rounded = np.round(numbers, digits)
     is_whole = bool((rounded[np.isfinite(rounded)] % 1 == 0).all())
@@ -84,7 +86,7 @@ def _of_keys(keys: pd.DataFrame, data: PageData) -> list[Column]:
         return ["null" if value is None and is_there else value for value, is_there in values]
 
     columns = [Column(f"key:{name}", name, "text", text(name), is_shown=True) for name in data.kinds]
-    if keys["level"].nunique() > 1:
+    if len(set(keys["level"])) > 1:
         columns.append(Column("level", "level", "text", keys["level"].tolist(), is_shown=True))
     return columns
 
@@ -156,11 +158,11 @@ def _epoch_seconds(times: pd.Series) -> list[float | None]:
 
 
 def embedded(value: Any) -> str:
-    """Return JSON that may stand in a script element whatever texts it holds.
+    r"""Return JSON that may stand in a script element whatever texts it holds.
 
     Examples
     --------
     >>> embedded(["</script>"])
-    '["\\\\u003c/script\\\\u003e"]'
+    '["\\u003c/script\\u003e"]'
     """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)

@@ -18,7 +18,7 @@ _VERSION = "v5.20"
 _CONFIG: Mapping[str, Any] = {
     "background": None,
     "font": FONT,
-    "padding": 2,
+    "padding": {"left": 10, "right": 6, "top": 4, "bottom": 2},
     "view": {"stroke": None},
     "axis": {
         "labelColor": _SOFT, "titleColor": _SOFT, "titleFontWeight": "normal", "labelFontSize": 11,

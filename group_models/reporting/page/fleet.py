@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -137,8 +136,8 @@ def against(name: str, errors: Floats, baseline: Floats, weights: Floats) -> Aga
     own, other = errors[both], baseline[both]
     rows = np.where(np.isfinite(weights[both]) & (weights[both] > 0), weights[both], 0.0)
     rows = rows if rows.sum() > 0 else np.ones(len(own))
-    means = (float(np.average(each, weights=rows)) for each in (own, other))
-    return Against(name, len(own), int((own < other).sum()), *means, own[other > 0] / other[other > 0])
+    error, average = (float(np.average(each, weights=rows)) for each in (own, other))
+    return Against(name, len(own), int((own < other).sum()), error, average, own[other > 0] / other[other > 0])
 
 
 @dataclasses.dataclass(frozen=True)

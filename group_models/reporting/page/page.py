@@ -54,7 +54,7 @@ def worst_keys(data: PageData, count: int) -> list[str]:
     """Return the ids of the keys with the highest errors, worst first."""
     own = data.own
     places, _ = fleet.ranked(fleet.values_of(own["metrics"], data.metric), count)
-    return [str(key_id) for key_id in own["key_id"].iloc[places]]
+    return [str(key_id) for key_id in own["key_id"].to_numpy()[places]]
 
 
 def close_ups(

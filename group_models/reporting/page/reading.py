@@ -115,7 +115,7 @@ def keys_frame(rows: Sequence[dict[str, Any]], kinds: Mapping[str, KeyKind]) -> 
     ordered = sorted(showing.by_key(rows, kinds), key=lambda row: -len(row["key"]))
     frame = pd.DataFrame(ordered, columns=list(MANIFEST.names) if not ordered else None)
     for name in _MAPS:
-        frame[name] = [value if isinstance(value, dict) else {} for value in frame[name]]
+        frame[name] = pd.Series([v if isinstance(v, dict) else {} for v in frame[name]], frame.index, dtype=object)
     frame["label"] = [show_key(key) for key in frame["key"]]
     return frame
 
@@ -148,7 +148,7 @@ def read_histories(tables: Tables, model_set: str, key_ids: Sequence[str]) -> di
     rows: pd.DataFrame = tables.read(MANIFEST, columns=_OF_HISTORY, where=where).to_pandas()
     rows = rows.drop_duplicates(["run_id", "key_id"])
     for name in ("metrics", "baseline_metrics"):
-        rows[name] = [{} if value is None else dict(value) for value in rows[name]]
+        rows[name] = pd.Series([{} if v is None else dict(v) for v in rows[name]], rows.index, dtype=object)
     runs = read_runs(tables, model_set).select(["run_id", "at"]).to_pandas().drop_duplicates("run_id")
     dated = rows.merge(runs, on="run_id").sort_values("at", kind="stable")
     return {str(key_id): of_key for key_id, of_key in dated.groupby("key_id")}

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from group_models.levels import level_width
+from group_models.live.manifest import FAILED
 from group_models.reporting.page import charts, fleet
 from group_models.reporting.page.changes import Changes, compare
 from group_models.reporting.page.closeups import Figure, moment_text
@@ -84,7 +85,7 @@ def tiles(data: PageData, compared: Sequence[Against]) -> list[Tile]:
     """Return the numbers that stand at the top."""
     own, metric = data.own, data.metric.upper()
     counts = {name: count for name, count, _ in fleet.status_counts(own)}
-    failed = sum(counts.get(status, 0) for status in fleet.FAILED)
+    failed = sum(counts.get(status, 0) for status in FAILED)
     tried = failed + counts.get("trained", 0)
     found = [Tile("keys trained", f"{counts.get('trained', 0):,}", f"of {len(own):,} keys")]
     found.append(Tile("keys failed", f"{failed:,}", f"of {tried:,} tried", "bad" if failed else "good"))
@@ -162,7 +163,8 @@ def _ranked(
     if not places:
         return None
     labels = [
-        ", ".join("null" if v is None else v for v in key.values()) or "global" for key in keys["key"].iloc[places]
+        ", ".join("null" if v is None else v for v in key.values()) or "global"
+        for key in keys["key"].to_numpy()[places]
     ]
     chart = charts.key_errors(labels, values[places], {n: each[places] for n, each in baselines.items()}, title)
     note = "Dot: the key's model; tick: its median." if "median" in baselines else ""
