@@ -18,7 +18,7 @@ from group_models.ports import Tables
 from group_models.reporting import tracking
 from group_models.reporting.page.closeups import Observed
 from group_models.reporting.page.fleet import Floats
-from group_models.reporting.page.page import Page, close_ups, render, worst_keys
+from group_models.reporting.page.page import Page, check_installed, close_ups, render, worst_keys
 from group_models.reporting.page.reading import PageData, read_histories, read_page
 from group_models.spec import Scoring
 from group_models.targets import SpecLike, find_target, unknown_key
@@ -64,6 +64,7 @@ def report(
     GroupModelsError
         The file cannot be written.
     """
+    check_installed()
     model_set, tables, _ = find_target(spec, warehouse)
     run_id = run_id or tracking.newest_finished(tables, model_set)
     page = make_page(tables, model_set, run_id, keys=keys, worst=worst)

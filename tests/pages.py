@@ -90,7 +90,12 @@ def _outcome(number: int, day: int, at: dt.datetime, alpha: float) -> dict[str, 
     mae = float(base * (0.55 + 4 / np.sqrt(rows) + 0.12 * dice.standard_normal()))
     told = {"mae": abs(mae), "rmse": abs(mae) * 1.3, "r2": float(1 - (mae / base) ** 2), "bias": float(dice.normal())}
     row |= {"metrics": list(told.items()), "baseline_metrics": [("mae", float(base))], "holdout_rows": rows // 5}
-    return {**row, "params": [("alpha", str(alpha)), ("random_state", str(number))], "model_bytes": 700, "policy": "whole"}
+    return {
+        **row,
+        "params": [("alpha", str(alpha)), ("random_state", str(number))],
+        "model_bytes": 700,
+        "policy": "whole",
+    }
 
 
 def _model_run(row: dict[str, Any], run_id: str) -> str | None:

@@ -108,7 +108,7 @@ def key_errors(labels: Sequence[str], own: Floats, baselines: Mapping[str, Float
         {"place": i, "zero": 0, "error": float(value), "said": f"{label}: {sensible(value)}"}
         for i, (label, value) in enumerate(zip(labels, own, strict=True))
     ]
-    texts = {str(i): label for i, label in enumerate(labels)}
+    texts = {str(i): shortened(label) for i, label in enumerate(labels)}
     names = {
         "labelExpr": f"({{{', '.join(f'{i}: {_quoted(text)}' for i, text in texts.items())}}})[datum.value]",
         "labelLimit": _LABEL_WIDTH, "labelPadding": 8, "title": None, "grid": False, "domain": False, "ticks": False,
@@ -130,6 +130,18 @@ def key_errors(labels: Sequence[str], own: Floats, baselines: Mapping[str, Float
     dots = {"type": "point", "filled": True, "size": 70, "color": OWN, "opacity": 1}
     layers.append(_layer(rows, dots, {"y": y, "x": x, **_SAID}))
     return _chart(layers, height=max(3, len(labels)) * 22, width=WIDTH - _LABEL_WIDTH + 30)
+
+
+def shortened(text: str, length: int = 24) -> str:
+    """Return text of at most so many characters, the middle left out where it has more: keys often differ at the end.
+
+    Examples
+    --------
+    >>> shortened("UA, EWR-SFO"), shortened("a very long name of a key, and its end")
+    ('UA, EWR-SFO', 'a very long …and its end')
+    """
+    half = length // 2
+    return text if len(text) <= length else f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half + 1 :]}"
 
 
 def _quoted(text: str) -> str:
@@ -232,7 +244,9 @@ def history(rows: pd.DataFrame, title: str) -> Chart:
     tick = {"type": "tick", "color": OTHER, "thickness": 2.5, "size": 18, "aria": False}
     layers.append(_layer([v for v in values if v["baseline"] is not None], tick, {"x": x, "y": _x("baseline", title)}))
     dot = {"type": "point", "filled": True, "size": 64, "color": OWN, "opacity": 1}
-    layers.append(_layer([v for v in values if v["error"] is not None], dot, {"x": x, "y": _x("error", title), **_SAID}))
+    layers.append(
+        _layer([v for v in values if v["error"] is not None], dot, {"x": x, "y": _x("error", title), **_SAID})
+    )
     return _chart(layers, height=150)
 
 

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from group_models.errors import PlatformError
-
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 _INK, _SOFT, _GRID = "var(--ink)", "var(--soft)", "var(--grid)"
@@ -40,13 +38,7 @@ class Artist:
         self._numbers = itertools.count()
 
     def draw(self, chart: Mapping[str, Any], title: str) -> str:
-        """Return a chart as an SVG element with a title for who cannot see it.
-
-        Raises
-        ------
-        PlatformError
-            vl-convert is not installed.
-        """
+        """Return a chart as an SVG element with a title for who cannot see it."""
         number = next(self._numbers)
         svg = convert({**chart, "description": title})
         return _IDS.sub(rf"\g<1>c{number}-\g<2>", svg)
@@ -54,10 +46,8 @@ class Artist:
 
 def convert(chart: Mapping[str, Any]) -> str:
     """Return a Vega-Lite spec as SVG text; nothing is fetched, whatever the spec names."""
-    try:
-        import vl_convert
-    except ImportError as e:
-        raise PlatformError("the report needs vl-convert-python; install group-models[report]") from e
+    import vl_convert
+
     return vl_convert.vegalite_to_svg(
         dict(chart), vl_version=_VERSION, config=dict(_CONFIG), allowed_base_urls=[], show_warnings=False
     )

@@ -35,7 +35,7 @@
   };
 
   // One text per row to search in, made once: keys as `column=value`, then status, reason and id.
-  const searched = ["status", "serves", "reason", "error_type", "error_message", "key_id"].map((n) => byName.get(n)).filter(Boolean);
+  const searched = ["status", "serves", "reason", "error_type", "error_stage", "error_message", "key_id"].map((n) => byName.get(n)).filter(Boolean);
   const haystack = Array.from({ length: data.rows }, (_, row) =>
     (keyColumns.map((c) => `${c.label}=${text(c, row)}`).join(" ") + " " + searched.map((c) => text(c, row)).join(" ")).toLowerCase());
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import importlib.resources
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import pandas as pd
 
 from group_models.errors import GroupModelsError, PlatformError
+from group_models.ports import Tables
 from group_models.reporting.page import columns, fleet, sections
 from group_models.reporting.page.closeups import CloseUp, Figure, Observed, close_up, moment_text
 from group_models.reporting.page.drawing import Artist
 from group_models.reporting.page.fleet import percent, sensible
-from group_models.reporting.page.reading import PageData
+from group_models.reporting.page.reading import PageData, read_histories, read_page
 from group_models.tables import utc_now
 from group_models.texts import duration_text
 
@@ -66,14 +68,37 @@ def close_ups(
     return [close_up(r, histories[r["key_id"]], observed.get(r["key_id"], Observed()), **told) for r in rows]  # type: ignore[arg-type]
 
 
-def render(data: PageData, ups: Sequence[CloseUp] = ()) -> Page:
-    """Return the page of a run.
+def run_page(tables: Tables, model_set: str, run_id: str, *, worst: int = 5) -> Page:
+    """Return the page of a run as its tables alone tell it: the source is not read.
+
+    Raises
+    ------
+    StateError
+        There is no such run, it has written no manifest yet, or a clean has removed rows of it.
+    PlatformError
+        A library of the `report` extra is not installed.
+    """
+    check_installed()
+    data = read_page(tables, model_set, run_id)
+    wanted = worst_keys(data, worst)
+    return render(data, close_ups(data, wanted, read_histories(tables, model_set, wanted), {}))
+
+
+def check_installed() -> None:
+    """Refuse to start where a library of the `report` extra is not installed.
 
     Raises
     ------
     PlatformError
-        A library of the `report` extra is not installed.
+        It names what to install.
     """
+    lacking = [name for name in ("jinja2", "vl_convert") if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise PlatformError(f"the report needs {' and '.join(lacking)}; install group-models[report]")
+
+
+def render(data: PageData, ups: Sequence[CloseUp] = ()) -> Page:
+    """Return the page of a run; the libraries of the `report` extra must be there (`check_installed`)."""
     compared, changed = sections.comparisons(data), sections.changes(data)
     title = f"{data.model_set} \N{MIDDLE DOT} {data.run_id}"
     told = {
@@ -108,11 +133,9 @@ def _table(data: PageData, ups: Sequence[CloseUp]) -> str:
 
 
 def _template() -> Any:
-    try:
-        import jinja2
-        import markupsafe
-    except ImportError as e:
-        raise PlatformError("the report needs jinja2; install group-models[report]") from e
+    import jinja2
+    import markupsafe
+
     # Whatever comes from data is escaped; only our own files and the charts, whose texts Vega escapes, are not.
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
