@@ -26,16 +26,16 @@ _SPEC: dict[str, Any] = {
 }  # fmt: skip
 
 
-def add_nights(tables: Tables, keys: int) -> None:
+def add_nights(tables: Tables, keys: int, **changes: Any) -> None:
     """Add the runs `night-1` and `night-2` of so many keys; the second has some new keys and lacks some old ones."""
-    add_night(tables, "night-1", 0, range(keys), alpha=1.0)
-    add_night(tables, "night-2", 1, range(keys // 100, keys + keys // 100), alpha=3.0)
+    add_night(tables, "night-1", 0, range(keys), alpha=1.0, **changes)
+    add_night(tables, "night-2", 1, range(keys // 100, keys + keys // 100), alpha=3.0, **changes)
 
 
-def add_night(tables: Tables, run_id: str, day: int, numbers: range, *, alpha: float) -> None:
-    """Add one finished and published run."""
+def add_night(tables: Tables, run_id: str, day: int, numbers: range, *, alpha: float, **changes: Any) -> None:
+    """Add one finished and published run; `changes` go into its spec."""
     shared, at = {"model_set": SET, "run_id": run_id}, START + dt.timedelta(days=day)
-    spec = {**_SPEC, "estimator": {"name": "ridge", "params": {"alpha": alpha}}}
+    spec = {**_SPEC, **changes, "estimator": {"name": "ridge", "params": {"alpha": alpha}}}
     event = {
         **shared, "at": at, "key_kinds": KINDS, "feature_kinds": {"x1": "numeric", "x2": "numeric"},
         "spec": json.dumps(spec), "versions": {"numpy": "2.3.4"}, "source": "path: never-read.parquet",
@@ -72,7 +72,8 @@ def _outcome(number: int, day: int, at: dt.datetime, alpha: float) -> dict[str, 
     rows = int(30 + 4000 * dice.pareto(2.0))
     row: dict[str, Any] = {
         "key_id": key_id(tuple(key.values())), "key": list(key.items()), "level": "carrier,lane", "rows": rows,
-        "usable_rows": rows, "unit": number % 16, "wave": number % 2, "attempt": 0, "status": "trained", "serves": "new",
+        "usable_rows": rows, "unit": number % 16, "wave": number % 2, "attempt": 0, "status": "trained",
+        "serves": "new",
     }  # fmt: skip
     if number % 40 == 7:
         return {**row, "status": "too_small", "serves": "none", "reason": f"{number % 30} usable rows; min_rows is 30"}
@@ -89,7 +90,11 @@ def _outcome(number: int, day: int, at: dt.datetime, alpha: float) -> dict[str, 
     base = 2 + 3 * dice.gamma(3.0)
     mae = float(base * (0.55 + 4 / np.sqrt(rows) + 0.12 * dice.standard_normal()))
     told = {"mae": abs(mae), "rmse": abs(mae) * 1.3, "r2": float(1 - (mae / base) ** 2), "bias": float(dice.normal())}
-    row |= {"metrics": list(told.items()), "baseline_metrics": [("mae", float(base))], "holdout_rows": rows // 5}
+    row |= {
+        "metrics": list(told.items()),
+        "baseline_metrics": [("mae", float(base)), ("rmse", float(base) * 1.4)],
+        "holdout_rows": rows // 5,
+    }
     return {
         **row,
         "params": [("alpha", str(alpha)), ("random_state", str(number))],

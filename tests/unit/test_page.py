@@ -90,8 +90,14 @@ def test_changes_name_the_keys_that_came_and_went_and_count_how_the_others_moved
 
 def test_changes_tell_what_differs_in_the_spec_and_the_libraries():
     keys = pd.DataFrame({"label": [], "status": [], "rows": [], "metrics": [], "model_run_id": []})
-    then = {"spec": '{"features": ["a", "b"], "limits": {"min_rows": 30}, "warehouse": "x"}', "versions": [("numpy", "1")]}
-    now = {"spec": '{"features": ["b", "c"], "limits": {"min_rows": 30}, "warehouse": "y"}', "versions": [("numpy", "2")]}
+    then = {
+        "spec": '{"features": ["a", "b"], "limits": {"min_rows": 30}, "warehouse": "x"}',
+        "versions": [("numpy", "1")],
+    }
+    now = {
+        "spec": '{"features": ["b", "c"], "limits": {"min_rows": 30}, "warehouse": "y"}',
+        "versions": [("numpy", "2")],
+    }
     changed = compare("one", keys, keys, "mae", (then, now))
     assert changed.settings == (("features", "\N{MINUS SIGN} a", "+ c"),)
     assert changed.versions == (("numpy", "1", "2"),)
@@ -100,7 +106,9 @@ def test_changes_tell_what_differs_in_the_spec_and_the_libraries():
 def test_the_page_says_what_came_of_the_run_and_leaves_out_what_nobody_knows(tables: MemoryTables):
     html = page.run_page(tables, SET, "one", worst=0).html
     assert "Released to champion" in html
-    assert "4 of 4 keys are served by a model (4 new); on their holdouts the error is 50% lower than the median." in html
+    assert (
+        "4 of 4 keys are served by a model (4 new); on their holdouts the error is 50% lower than the median." in html
+    )
     assert [told(html, name) for name in ("changes", "failures", "close", "time")] == [""] * 4
     assert 'href="#changes"' not in html
 
@@ -235,6 +243,20 @@ def test_a_run_in_which_every_error_is_the_same_or_nothing_is_drawn():
     assert fleet.by_rows(np.full(100, 30.0), np.ones(100)) == []
     assert fleet.cumulative_share(np.array([NAN, 0.0])) == []
     assert fleet.against("median", np.array([1.0, NAN]), np.array([NAN, 1.0]), np.ones(2)) is None
+
+
+def test_a_run_is_told_by_the_metric_of_its_spec():
+    nights = MemoryTables()
+    pages.add_nights(nights, 60, metric="rmse")
+    data = read_page(nights, pages.SET, "night-2")
+    (compared,) = sections.comparisons(data)
+    squares = fleet.values_of(data.own["metrics"], "rmse") ** 2
+    known = np.isfinite(squares)
+    rows = data.own["holdout_rows"].to_numpy(dtype=float)[known]
+    assert compared.error == pytest.approx(np.sqrt(np.average(squares[known], weights=rows)))
+    html = page.render(data).html
+    assert "RMSE is the root mean squared error" in told(html, "errors")
+    assert embedded(html)["columns"]["error"]["label"] == "RMSE"
 
 
 def test_a_page_is_written_or_says_what_hinders_it(tmp_path, tables: MemoryTables):

@@ -87,14 +87,14 @@ def test_a_key_without_a_model_and_one_without_rows_say_so(tmp_path: Path):
 def test_a_source_that_cannot_be_read_here_is_a_sentence_in_the_page(tmp_path: Path, changes: dict[str, Any], why: str):
     tables = trained(source(tmp_path / "rows.parquet"), **changes)
     html = reports.make_page(tables, SET, "r1", keys=["k=a"], worst=0).html
-    assert f"Its rows are not shown beside predictions: " in html
+    assert "Its rows are not shown beside predictions: " in html
     assert why in html
 
 
 def test_a_source_that_is_too_large_or_spark_s_own_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = source(tmp_path / "rows.parquet")
     monkeypatch.setattr(parquet_rows, "MAX_BYTES", 10)
-    with pytest.raises(DataError, match="has 0.0 GiB; up to 0 GiB are read here"):
+    with pytest.raises(DataError, match=r"has 0\.0 GiB; up to 0 GiB are read here"):
         parquet_rows.read_rows(path, [{"k": "a"}], {"k": "string"}, ["x"])
     (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
     with pytest.raises(DataError, match="is a Delta table, which only Spark reads"):

@@ -121,8 +121,15 @@ class Against:
         return 1.0 - self.error / self.baseline if self.baseline else 0.0
 
 
-def against(name: str, errors: Floats, baseline: Floats, weights: Floats) -> Against | None:
+def against(name: str, errors: Floats, baseline: Floats, weights: Floats, *, power: int = 1) -> Against | None:
     """Return errors against a baseline, or None where no key has both.
+
+    Parameters
+    ----------
+    weights
+        Rows of each key's holdout.
+    power
+        2 for the root of a mean of squares, which keys have together as the root of their squares' mean.
 
     Examples
     --------
@@ -136,7 +143,7 @@ def against(name: str, errors: Floats, baseline: Floats, weights: Floats) -> Aga
     own, other = errors[both], baseline[both]
     rows = np.where(np.isfinite(weights[both]) & (weights[both] > 0), weights[both], 0.0)
     rows = rows if rows.sum() > 0 else np.ones(len(own))
-    error, average = (float(np.average(each, weights=rows)) for each in (own, other))
+    error, average = (float(np.average(each**power, weights=rows) ** (1 / power)) for each in (own, other))
     return Against(name, len(own), int((own < other).sum()), error, average, own[other > 0] / other[other > 0])
 
 

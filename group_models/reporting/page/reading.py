@@ -11,6 +11,7 @@ import pandas as pd
 
 from group_models.errors import StateError
 from group_models.keys import KeyKind, level_name, show_key
+from group_models.live.metrics import spec_metric
 from group_models.live.releases import Release
 from group_models.live.sets import check_not_cleaned, read_releases, read_runs
 from group_models.ports import Tables, Where
@@ -69,7 +70,7 @@ class PageData:
     @property
     def metric(self) -> str:
         """The metric that the run is judged by."""
-        return str(self.spec.get("metric") or "mae")
+        return spec_metric(self.spec)
 
     @property
     def own(self) -> pd.DataFrame:

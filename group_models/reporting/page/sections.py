@@ -109,7 +109,9 @@ def comparisons(data: PageData) -> list[Against]:
     own = data.own
     errors = fleet.values_of(own["metrics"], data.metric)
     weights = pd.to_numeric(own["holdout_rows"], errors="coerce").to_numpy(dtype=np.float64)
-    found = (fleet.against(n, errors, b, weights) for n, b in fleet.known_baselines(own, data.metric).items())
+    power = 2 if data.metric == "rmse" else 1
+    baselines = fleet.known_baselines(own, data.metric)
+    found = (fleet.against(name, errors, each, weights, power=power) for name, each in baselines.items())
     return [each for each in found if each is not None]
 
 
