@@ -106,9 +106,8 @@ def test_changes_tell_what_differs_in_the_spec_and_the_libraries():
 def test_the_page_says_what_came_of_the_run_and_leaves_out_what_nobody_knows(tables: MemoryTables):
     html = page.run_page(tables, SET, "one", worst=0).html
     assert "Released to champion" in html
-    assert (
-        "4 of 4 keys are served by a model (4 new); on their holdouts the error is 50% lower than the median." in html
-    )
+    assert "4 of 4 keys are served by a model (4 new). Models per key pay: mae " in html
+    assert "the median 4 " in told(html, "errors")
     assert [told(html, name) for name in ("changes", "failures", "close", "time")] == [""] * 4
     assert 'href="#changes"' not in html
 
@@ -117,11 +116,11 @@ def test_a_run_that_was_held_says_why():
     nights = MemoryTables()
     add_run(nights, "one", 1, {"a": "failed"})
     data = read_page(nights, SET, "one")
-    assert sections.verdict(data) == sections.Verdict("kept", "Trained, not released")
+    assert sections.outcome(data) == sections.Outcome("kept", "Trained, not released")
     data.finished["refusal"] = "none of 1 keys could be trained (1 failed)"
-    assert sections.verdict(data).said == "Not released"
-    assert "none of 1 keys" in sections.verdict(data).why
-    assert "error" not in sections.headline(data, [])
+    assert sections.outcome(data).said == "Not released"
+    assert "none of 1 keys" in sections.outcome(data).why
+    assert sections.paid(data) is None
 
 
 def test_a_run_without_a_manifest_and_an_unknown_one_have_no_page(tables: MemoryTables):
@@ -242,18 +241,20 @@ def test_a_run_in_which_every_error_is_the_same_or_nothing_is_drawn():
     assert fleet.histogram(np.array([NAN])).counts.sum() == 0
     assert fleet.by_rows(np.full(100, 30.0), np.ones(100)) == []
     assert fleet.cumulative_share(np.array([NAN, 0.0])) == []
-    assert fleet.against("median", np.array([1.0, NAN]), np.array([NAN, 1.0]), np.ones(2)) is None
+    maps = pd.DataFrame({"metrics": [{"mae": 1.0}, {}], "baseline_metrics": [{}, {"mae": 1.0}]})
+    assert fleet.ratios(maps, "mae") == []
 
 
 def test_a_run_is_told_by_the_metric_of_its_spec():
     nights = MemoryTables()
     pages.add_nights(nights, 60, metric="rmse")
     data = read_page(nights, pages.SET, "night-2")
-    (compared,) = sections.comparisons(data)
+    pays = sections.paid(data)
+    assert pays is not None
     squares = fleet.values_of(data.own["metrics"], "rmse") ** 2
     known = np.isfinite(squares)
     rows = data.own["holdout_rows"].to_numpy(dtype=float)[known]
-    assert compared.error == pytest.approx(np.sqrt(np.average(squares[known], weights=rows)))
+    assert pays.strongest.error == pytest.approx(np.sqrt(np.average(squares[known], weights=rows)))
     html = page.render(data).html
     assert "RMSE is the root mean squared error" in told(html, "errors")
     assert embedded(html)["columns"]["error"]["label"] == "RMSE"

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from group_models.reporting.page.fleet import Against, Floats, Histogram, RowsBin, percent, sensible
+from group_models.reporting.page.fleet import Floats, Histogram, RowsBin, percent, sensible
 from group_models.reporting.timing import Timing
 
 Chart: TypeAlias = dict[str, Any]
@@ -322,15 +322,3 @@ def importances(shares: Mapping[str, float], title: str) -> Chart:
     bars = {"type": "bar", "color": OWN, "height": {"band": 0.7}}
     layers = [_layer(rows, bars, {"y": y, "x": _x("value", title), **_SAID})]
     return _chart(layers, height=max(3, len(rows)) * 20, width=WIDTH - _LABEL_WIDTH + 30)
-
-
-def gain_text(found: Against) -> str:
-    """Return how much lower (or higher) errors are than a baseline's.
-
-    Examples
-    --------
-    >>> gain_text(Against("median", 4, 3, 1.5, 2.0, np.array([])))
-    '25% lower than the median'
-    """
-    side = "lower" if found.gain >= 0 else "higher"
-    return f"{percent(abs(found.gain))} {side} than the {found.name}"

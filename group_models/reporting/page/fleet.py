@@ -95,56 +95,27 @@ def nice_above(value: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Against:
-    """The keys' errors against a baseline.
-
-    Attributes
-    ----------
-    keys, better
-        Keys of which both are known, and those whose own error is lower.
-    error, baseline
-        Means over the rows of the holdouts.
-    ratios
-        Own error over the baseline's, one per key with a baseline above zero.
-    """
+class Ratios:
+    """The errors of the keys' models over those of a baseline, one per key that has both and a baseline above zero."""
 
     name: str
-    keys: int
-    better: int
-    error: float
-    baseline: float
-    ratios: Floats
+    values: Floats
 
     @property
-    def gain(self) -> float:
-        """By which share the error is lower than the baseline's; below zero it is higher."""
-        return 1.0 - self.error / self.baseline if self.baseline else 0.0
+    def better(self) -> int:
+        """Keys whose own error is lower."""
+        return int((self.values < 1).sum())
 
 
-def against(name: str, errors: Floats, baseline: Floats, weights: Floats, *, power: int = 1) -> Against | None:
-    """Return errors against a baseline, or None where no key has both.
-
-    Parameters
-    ----------
-    weights
-        Rows of each key's holdout.
-    power
-        2 for the root of a mean of squares, which keys have together as the root of their squares' mean.
-
-    Examples
-    --------
-    >>> found = against("median", np.array([1.0, 3.0]), np.array([2.0, 2.0]), np.array([3.0, 1.0]))
-    >>> found.better, found.error, found.baseline, found.gain
-    (1, 1.5, 2.0, 0.25)
-    """
-    both = np.isfinite(errors) & np.isfinite(baseline)
-    if not both.any():
-        return None
-    own, other = errors[both], baseline[both]
-    rows = np.where(np.isfinite(weights[both]) & (weights[both] > 0), weights[both], 0.0)
-    rows = rows if rows.sum() > 0 else np.ones(len(own))
-    error, average = (float(np.average(each**power, weights=rows) ** (1 / power)) for each in (own, other))
-    return Against(name, len(own), int((own < other).sum()), error, average, own[other > 0] / other[other > 0])
+def ratios(keys: pd.DataFrame, metric: str) -> list[Ratios]:
+    """Return the keys' errors over those of each baseline that they know."""
+    own = values_of(keys["metrics"], metric)
+    found = []
+    for name, other in known_baselines(keys, metric).items():
+        both = np.isfinite(own) & np.isfinite(other) & (other > 0)
+        if both.any():
+            found.append(Ratios(name, own[both] / other[both]))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,18 +99,19 @@ def check_installed() -> None:
 
 def render(data: PageData, ups: Sequence[CloseUp] = ()) -> Page:
     """Return the page of a run; the libraries of the `report` extra must be there (`check_installed`)."""
-    compared, changed = sections.comparisons(data), sections.changes(data)
+    pays, changed = sections.paid(data), sections.changes(data)
     title = f"{data.model_set} \N{MIDDLE DOT} {data.run_id}"
     told = {
         "title": title,
         "data": data,
         "own": data.own,
-        "verdict": sections.verdict(data),
-        "headline": sections.headline(data, compared),
-        "tiles": sections.tiles(data, compared),
+        "outcome": sections.outcome(data),
+        "headline": sections.headline(data),
+        "pays": pays,
+        "tiles": sections.tiles(data, pays),
         "statuses": fleet.status_counts(data.own),
         "levels": sections.level_lines(data),
-        "errors": sections.errors(data, compared),
+        "errors": sections.errors(data),
         "timing": data.timing.facts() if data.timing else {},
         "time_figures": sections.time_figures(data),
         "changes": changed,

@@ -17,6 +17,7 @@ from group_models.live.sets import check_not_cleaned, read_releases, read_runs
 from group_models.ports import Tables, Where
 from group_models.reporting import showing
 from group_models.reporting.timing import FIT_COLUMNS, PLAN_COLUMNS, Timing, run_timing
+from group_models.spec import Metric
 from group_models.tables import MANIFEST, PLAN, RUN, STORE
 
 _MAPS = ("key", "params", "metrics", "baseline_metrics")
@@ -68,7 +69,7 @@ class PageData:
         return dict(json.loads(self.started["spec"] or "{}"))
 
     @property
-    def metric(self) -> str:
+    def metric(self) -> Metric:
         """The metric that the run is judged by."""
         return spec_metric(self.spec)
 

@@ -14,9 +14,11 @@ from group_models.live.manifest import FAILED
 from group_models.reporting.page import charts, fleet
 from group_models.reporting.page.changes import Changes, compare
 from group_models.reporting.page.closeups import Figure, moment_text
-from group_models.reporting.page.fleet import Against, percent, sensible
+from group_models.reporting.page.fleet import Ratios, percent, sensible
 from group_models.reporting.page.reading import PageData
+from group_models.reporting.verdict import TRIED, verdict_of_rows
 from group_models.texts import counts_text, duration_text
+from group_models.verdicts import Verdict
 
 MOST_RANKED = 10
 
@@ -32,7 +34,7 @@ class Tile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class Outcome:
     """What came of a run in a few words (`kind` is `good`, `bad` or `kept`), and why in a sentence."""
 
     kind: str
@@ -42,60 +44,64 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """The keys' errors: charts, comparisons with baselines, and the keys at both ends."""
+    """The keys' errors: how they are spread, beside baselines, and the keys at both ends."""
 
     metric: str
     name: str
     target: str
     figures: Sequence[Figure]
-    compared: Sequence[Against]
     measured: int
 
 
-def verdict(data: PageData) -> Verdict:
-    """Return what came of a run: published or not, and why; the gates' own verdict where there is one."""
-    gates = str(data.finished.get("verdict") or "")
+def outcome(data: PageData) -> Outcome:
+    """Return what came of a run: published or not, and why."""
     if not data.finished:
         said = f"`train SPEC --run-id {data.run_id}` goes on with it"
-        return Verdict("kept", "This run has not finished", said)
+        return Outcome("kept", "This run has not finished", said)
     if data.finished.get("refusal"):
-        return Verdict("bad", "Not released", str(data.finished["refusal"]))
+        return Outcome("bad", "Not released", str(data.finished["refusal"]))
     if not data.releases:
-        return Verdict("kept", "Trained, not released", gates)
+        return Outcome("kept", "Trained, not released")
     last = data.releases[-1]
-    return Verdict(
-        "good", f"Released to {last.alias}", gates or f"{moment_text(last.at)}, by {last.by or 'nobody named'}"
+    return Outcome("good", f"Released to {last.alias}", f"{moment_text(last.at)}, by {last.by or 'nobody named'}")
+
+
+def paid(data: PageData) -> Verdict | None:
+    """Return whether the models that the run trained for keys pay, None where none was measured."""
+    own = data.own
+    tried = own[own["status"].isin(TRIED)]
+    held = [None if pd.isna(count) else int(count) for count in tried["holdout_rows"]]
+    maps = zip(tried["metrics"], tried["baseline_metrics"], held, strict=True)
+    return verdict_of_rows(
+        [dict(zip(("metrics", "baseline_metrics", "holdout_rows"), row, strict=True)) for row in maps], data.metric
     )
 
 
-def headline(data: PageData, compared: Sequence[Against]) -> str:
-    """Return the run in one sentence."""
+def headline(data: PageData) -> str:
+    """Return in one sentence which models serve the keys."""
     own = data.own
     counts = own["serves"].value_counts()
     served = int(counts.drop("none", errors="ignore").sum())
     said = f"{served:,} of {len(own):,} keys are served by a model"
     if served:
         said += f" ({counts_text({n: int(counts[n]) for n in ('new', 'previous', 'parent') if n in counts})})"
-    if compared:
-        said += f"; on their holdouts the error is {charts.gain_text(compared[0])}"
     return said + "."
 
 
-def tiles(data: PageData, compared: Sequence[Against]) -> list[Tile]:
+def tiles(data: PageData, pays: Verdict | None) -> list[Tile]:
     """Return the numbers that stand at the top."""
-    own, metric = data.own, data.metric.upper()
+    own = data.own
     counts = {name: count for name, count, _ in fleet.status_counts(own)}
     failed = sum(counts.get(status, 0) for status in FAILED)
     tried = failed + counts.get("trained", 0)
     found = [Tile("keys trained", f"{counts.get('trained', 0):,}", f"of {len(own):,} keys")]
     found.append(Tile("keys failed", f"{failed:,}", f"of {tried:,} tried", "bad" if failed else "good"))
-    for each in compared[:2]:
-        kind = "good" if each.gain > 0 else "bad"
-        found.append(Tile(f"{metric} against the {each.name}", sensible(each.error), charts.gain_text(each), kind))
-    if compared:
-        first = compared[0]
-        note = f"{first.better:,} of {first.keys:,} measured keys"
-        found.append(Tile(f"keys better than their {first.name}", percent(first.better / first.keys), note))
+    if pays is not None:
+        best = pays.strongest
+        kind = {"pay": "good", "do not pay": "bad"}.get(pays.word, "")
+        note = f"{best.change:+.1%} beside the {best.name}'s {sensible(best.other, best.error)}"
+        found.append(Tile(f"{pays.metric.upper()} of all rows", sensible(best.error), note, kind))
+        found.append(Tile(f"better than the {best.name}", percent(best.keys_better), f"of {best.keys:,} measured keys"))
     seconds = dict(data.finished.get("seconds") or ())
     if seconds:
         phases = sorted(seconds.items(), key=lambda item: -item[1])[:2]
@@ -104,18 +110,7 @@ def tiles(data: PageData, compared: Sequence[Against]) -> list[Tile]:
     return found
 
 
-def comparisons(data: PageData) -> list[Against]:
-    """Return the fleet's error against each baseline that its keys know."""
-    own = data.own
-    errors = fleet.values_of(own["metrics"], data.metric)
-    weights = pd.to_numeric(own["holdout_rows"], errors="coerce").to_numpy(dtype=np.float64)
-    power = 2 if data.metric == "rmse" else 1
-    baselines = fleet.known_baselines(own, data.metric)
-    found = (fleet.against(name, errors, each, weights, power=power) for name, each in baselines.items())
-    return [each for each in found if each is not None]
-
-
-def errors(data: PageData, compared: Sequence[Against]) -> Errors | None:
+def errors(data: PageData) -> Errors | None:
     """Return the section of the keys' errors, or None where none was measured."""
     own = data.own
     values = fleet.values_of(own["metrics"], data.metric)
@@ -126,13 +121,16 @@ def errors(data: PageData, compared: Sequence[Against]) -> Errors | None:
     baselines = fleet.known_baselines(own, data.metric)
     worst, best = fleet.ranked(values, MOST_RANKED)
     ends = [_ranked(own, values, baselines, places, title, name) for places, name in ((worst, "worst"), (best, "best"))]
-    figures = [_distribution(values, baselines, title), *(_ratios(each, metric) for each in compared)]
+    figures = [
+        _distribution(values, baselines, title),
+        *(_ratios(each, metric) for each in fleet.ratios(own, data.metric)),
+    ]
     figures += [each for each in ends if each is not None]
     if rows := fleet.by_rows(pd.to_numeric(own["rows"]).to_numpy(dtype=np.float64), values):
         note = "Keys in bins of about equally many: their median, and where four fifths of them lie."
         figures.append(Figure("Error by the number of rows", charts.errors_by_rows(rows, title), note))
     count = int(np.isfinite(values).sum())
-    return Errors(metric, fleet.metric_name(data.metric), target, figures, compared, count)
+    return Errors(metric, fleet.metric_name(data.metric), target, figures, count)
 
 
 def _distribution(values: fleet.Floats, baselines: dict[str, fleet.Floats], title: str) -> Figure:
@@ -145,13 +143,10 @@ def _distribution(values: fleet.Floats, baselines: dict[str, fleet.Floats], titl
     return Figure("How large the errors are", chart, note)
 
 
-def _ratios(found: Against, metric: str) -> Figure:
-    chart = charts.ratio_histogram(found.ratios, f"{metric} as a share of the {found.name}'s")
-    return Figure(
-        f"Against the {found.name}",
-        chart,
-        f"{found.better:,} of {found.keys:,} keys are better than their {found.name} (green, below 100%).",
-    )
+def _ratios(found: Ratios, metric: str) -> Figure:
+    chart = charts.ratio_histogram(found.values, f"{metric} as a share of the {found.name}'s")
+    note = f"{found.better:,} of {len(found.values):,} keys are better than their {found.name} (green, below 100%)."
+    return Figure(f"Against the {found.name}", chart, note)
 
 
 def _ranked(
