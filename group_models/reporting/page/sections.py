@@ -118,7 +118,9 @@ def errors(data: PageData) -> Errors | None:
         return None
     target, metric = str(data.spec.get("target", "the target")), data.metric.upper()
     title = f"{metric}, {target}"
-    baselines = fleet.known_baselines(own, data.metric)
+    known = fleet.known_baselines(own, data.metric)
+    # Two are as many as a chart can show beside the keys' own; the tables and the ratios have all.
+    baselines = dict(list(known.items())[:2])
     worst, best = fleet.ranked(values, MOST_RANKED)
     ends = [_ranked(own, values, baselines, places, title, name) for places, name in ((worst, "worst"), (best, "best"))]
     figures = [
@@ -164,7 +166,8 @@ def _ranked(
         for key in keys["key"].to_numpy()[places]
     ]
     chart = charts.key_errors(labels, values[places], {n: each[places] for n, each in baselines.items()}, title)
-    note = "Dot: the key's model; tick: its median." if "median" in baselines else ""
+    ticks = [f"{'short' if name == 'median' else 'long'} tick: its {name}" for name in baselines]
+    note = "; ".join(["Dot: the key's model", *ticks]) + "."
     return Figure(f"The {len(places)} {name} keys", chart, note)
 
 
