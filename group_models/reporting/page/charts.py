@@ -1,49 +1,23 @@
-"""The charts of a page as Vega-Lite specs: plain mappings. Pure; `drawing` makes pictures of them.
-
-Colours are names of the page's CSS variables, so that one picture serves light and dark.
-"""
+"""The charts of all keys of a run as Vega-Lite specs: plain mappings. Pure; `drawing` makes pictures of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from group_models.reporting.page import marks
 from group_models.reporting.page.fleet import Floats, Histogram, RowsBin, percent, sensible
+from group_models.reporting.page.marks import BAD, GOOD, GRID, INK, LABEL_WIDTH, OTHER, OWN, SAID, Chart, layer, number
 from group_models.reporting.timing import Timing
-
-Chart: TypeAlias = dict[str, Any]
-
-INK, SOFT, GRID, OWN, OTHER, GOOD, BAD, CARD = (
-    f"var(--{name})" for name in ("ink", "soft", "grid", "own", "other", "good", "bad", "card")
-)
-
-WIDTH, HEIGHT = 400, 190
-"""Pixels of a plot without its axes; with them it fits a phone and two of them a page."""
 
 RATIO_TOP = 2.0
 """Ratio of errors at which its histogram is cut."""
 
-_LABEL_WIDTH = 150
-
-
-def _chart(layers: Sequence[Mapping[str, Any]], *, height: float = HEIGHT, width: float = WIDTH) -> Chart:
-    return {"width": width, "height": height, "layer": list(layers)}
-
-
-def _layer(rows: Sequence[Mapping[str, Any]], mark: Mapping[str, Any], encoding: Mapping[str, Any]) -> dict[str, Any]:
-    return {"data": {"values": list(rows)}, "mark": dict(mark), "encoding": dict(encoding)}
-
-
-def _x(field: str, title: str, **more: Any) -> dict[str, Any]:
-    return {"field": field, "type": "quantitative", "title": title, **more}
-
-
-_SAID = {"description": {"field": "said", "type": "nominal"}}
-"""What is said of a mark, to a screen reader and to a mouse."""
+_WHOLE = {"axis": {"tickMinStep": 1}}
+_SHARES = {"axis": {"format": "%", "tickCount": 5}, "scale": {"domain": [0, 1]}}
 
 
 def error_histogram(own: Histogram, baselines: Mapping[str, Histogram], title: str) -> Chart:
@@ -52,16 +26,17 @@ def error_histogram(own: Histogram, baselines: Mapping[str, Histogram], title: s
         {"from": lo, "to": hi, "keys": int(n), "said": f"{n:,} keys: {sensible(lo, hi)} to {_upto(hi, i, own)}"}
         for i, (lo, hi, n) in enumerate(_bins(own))
     ]
-    place = {"x": _x("from", title, scale={"nice": False}, bin="binned"), "x2": {"field": "to"}}
-    height = {"y": _x("keys", "keys", axis={"tickMinStep": 1})}
-    layers = [_layer(bars, {"type": "bar", "color": OWN, "binSpacing": 1}, {**place, **height, **_SAID})]
-    for name, each in baselines.items():
-        steps = [{"from": lo, "keys": int(n)} for lo, _, n in _bins(each)]
-        steps.append({"from": float(each.edges[-1]), "keys": int(each.counts[-1])})
-        line = {"type": "line", "interpolate": "step-after", "color": OTHER, "strokeWidth": 1.6, "aria": False}
-        line |= {} if name == "median" else {"strokeDash": [4, 3]}
-        layers.append(_layer(steps, line, {"x": _x("from", title), **height}))
-    return _chart(layers)
+    place = {"x": number("from", title, scale={"nice": False}, bin="binned"), "x2": {"field": "to"}}
+    encoding = {**place, "y": number("keys", "keys", **_WHOLE), **SAID}
+    lines = [_steps(each, title, is_dashed=name != "median") for name, each in baselines.items()]
+    return marks.chart([layer(bars, marks.bar(color=OWN, binSpacing=1), encoding), *lines])
+
+
+def _steps(each: Histogram, title: str, *, is_dashed: bool) -> dict[str, Any]:
+    steps = [{"from": lo, "keys": int(n)} for lo, _, n in _bins(each)]
+    steps.append({"from": float(each.edges[-1]), "keys": int(each.counts[-1])})
+    line = marks.line(OTHER, 1.6, interpolate="step-after", **({"strokeDash": [4, 3]} if is_dashed else {}))
+    return layer(steps, line, {"x": number("from", title), "y": number("keys", "keys", **_WHOLE)})
 
 
 def _bins(each: Histogram) -> list[tuple[float, float, int]]:
@@ -86,20 +61,14 @@ def ratio_histogram(ratios: Floats, title: str) -> Chart:
     ]  # fmt: skip
     axis = {"format": "%", "values": [0, 0.5, 1, 1.5, 2], "labelExpr": "datum.value >= 2 ? '200% +' : datum.label"}
     encoding = {
-        "x": _x("from", title, scale={"domain": [0, RATIO_TOP]}, axis=axis, bin="binned"),
+        "x": number("from", title, scale={"domain": [0, RATIO_TOP]}, axis=axis, bin="binned"),
         "x2": {"field": "to"},
-        "y": _x("keys", "keys", axis={"tickMinStep": 1}),
+        "y": number("keys", "keys", **_WHOLE),
         "color": {"field": "colour", "type": "nominal", "scale": None},
-        **_SAID,
+        **SAID,
     }
-    one = {"type": "rule", "color": INK, "strokeWidth": 1.2, "aria": False}
-    return _chart(
-        [_layer(bars, {"type": "bar", "binSpacing": 1}, encoding), _layer([{"x": 1}], one, {"x": _x("x", title)})]
-    )
-
-
-def _top(values: Sequence[float]) -> float:
-    return max([value for value in values if math.isfinite(value)], default=1.0) or 1.0
+    one = layer([{"x": 1}], marks.rule(INK, 1.2), {"x": number("x", title)})
+    return marks.chart([layer(bars, marks.bar(binSpacing=1), encoding), one])
 
 
 def key_errors(labels: Sequence[str], own: Floats, baselines: Mapping[str, Floats], title: str) -> Chart:
@@ -108,51 +77,31 @@ def key_errors(labels: Sequence[str], own: Floats, baselines: Mapping[str, Float
         {"place": i, "zero": 0, "error": float(value), "said": f"{label}: {sensible(value)}"}
         for i, (label, value) in enumerate(zip(labels, own, strict=True))
     ]
-    texts = {str(i): shortened(label) for i, label in enumerate(labels)}
-    names = {
-        "labelExpr": f"({{{', '.join(f'{i}: {_quoted(text)}' for i, text in texts.items())}}})[datum.value]",
-        "labelLimit": _LABEL_WIDTH, "labelPadding": 8, "title": None, "grid": False, "domain": False, "ticks": False,
+    axis = {
+        "labelExpr": marks.labels([marks.shortened(label) for label in labels]), "labelLimit": LABEL_WIDTH,
+        "labelPadding": 8, "title": None, "grid": False, "domain": False, "ticks": False,
     }  # fmt: skip
-    y = {"field": "place", "type": "ordinal", "axis": names}
-    top = _top([*own.tolist(), *(v for each in baselines.values() for v in each.tolist())]) * 1.04
-    x = _x("error", title, scale={"domain": [0, top], "nice": False})
-    stems = {"type": "rule", "color": GRID, "strokeWidth": 1.5, "aria": False}
-    layers = [_layer(rows, stems, {"y": y, "x": {**x, "field": "zero"}, "x2": {"field": "error"}})]
-    for name, errors in baselines.items():
-        ticks = [
-            {"place": i, "error": float(value), "said": f"{labels[i]}: {name} {sensible(value)}"}
-            for i, value in enumerate(errors)
-            if np.isfinite(value)
-        ]
-        tick = {"type": "tick", "color": OTHER, "thickness": 2.5, "size": 12}
-        tick |= {} if name == "median" else {"thickness": 1.5, "size": 18}
-        layers.append(_layer(ticks, tick, {"y": y, "x": x, **_SAID}))
-    dots = {"type": "point", "filled": True, "size": 70, "color": OWN, "opacity": 1}
-    layers.append(_layer(rows, dots, {"y": y, "x": x, **_SAID}))
-    return _chart(layers, height=max(3, len(labels)) * 22, width=WIDTH - _LABEL_WIDTH + 30)
+    x = number("error", title, scale={"domain": [0, _top(own, *baselines.values())], "nice": False})
+    place = {"y": {"field": "place", "type": "ordinal", "axis": axis}, "x": x}
+    stems = layer(rows, marks.rule(GRID, 1.5), {**place, "x": {**x, "field": "zero"}, "x2": {"field": "error"}})
+    ticks = [_ticks(labels, errors, name, place) for name, errors in baselines.items()]
+    return marks.named_chart(
+        [stems, *ticks, layer(rows, marks.dots(70), {**place, **SAID})], names=len(labels), step=22
+    )
 
 
-def shortened(text: str, length: int = 24) -> str:
-    """Return text of at most so many characters, the middle left out where it has more: keys often differ at the end.
-
-    Examples
-    --------
-    >>> shortened("UA, EWR-SFO"), shortened("a very long name of a key, and its end")
-    ('UA, EWR-SFO', 'a very long …and its end')
-    """
-    half = length // 2
-    return text if len(text) <= length else f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half + 1 :]}"
+def _top(*errors: Iterable[float]) -> float:
+    return 1.04 * (max((v for each in errors for v in each if math.isfinite(v)), default=1.0) or 1.0)
 
 
-def _quoted(text: str) -> str:
-    """Return text as a literal of Vega's expressions."""
-    return "'" + "".join(c if c.isalnum() or c in " =-_,.:" else f"\\u{ord(c):04x}" for c in _bmp(text)) + "'"
-
-
-def _bmp(text: str) -> str:
-    """Return text with each character beyond the first 65,536 as its two halves, as JavaScript writes it."""
-    halves = text.encode("utf-16-be", "surrogatepass")
-    return "".join(chr(int.from_bytes(halves[i : i + 2])) for i in range(0, len(halves), 2))
+def _ticks(labels: Sequence[str], errors: Floats, name: str, place: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [
+        {"place": i, "error": float(value), "said": f"{labels[i]}: {name} {sensible(value)}"}
+        for i, value in enumerate(errors)
+        if np.isfinite(value)
+    ]
+    shape = {"thickness": 2.5, "size": 12} if name == "median" else {"thickness": 1.5, "size": 18}
+    return layer(rows, {"type": "tick", "color": OTHER, **shape}, {**place, **SAID})
 
 
 def errors_by_rows(bins: Sequence[RowsBin], title: str) -> Chart:
@@ -165,19 +114,13 @@ def errors_by_rows(bins: Sequence[RowsBin], title: str) -> Chart:
         }
         for each in bins
     ]  # fmt: skip
-    x = _x(
-        "rows",
-        "rows of the key (logarithmic)",
-        scale={"type": "log", "nice": False},
-        axis={"format": "~s", "tickCount": 6},
-    )
-    band = {"type": "area", "color": OWN, "opacity": 0.18, "aria": False}
-    line = {"type": "line", "color": OWN, "strokeWidth": 2, "aria": False}
-    dot = {"type": "point", "filled": True, "size": 46, "color": OWN, "opacity": 1}
-    return _chart([
-        _layer(rows, band, {"x": x, "y": _x("low", title), "y2": {"field": "high"}}),
-        _layer(rows, line, {"x": x, "y": _x("middle", title)}),
-        _layer(rows, dot, {"x": x, "y": _x("middle", title), **_SAID}),
+    axis = {"format": "~s", "tickCount": 6}
+    x = number("rows", "rows of the key (logarithmic)", scale={"type": "log", "nice": False}, axis=axis)
+    middle = {"x": x, "y": number("middle", title)}
+    return marks.chart([
+        layer(rows, marks.band(), {"x": x, "y": number("low", title), "y2": {"field": "high"}}),
+        layer(rows, marks.line(), middle),
+        layer(rows, marks.dots(), {**middle, **SAID}),
     ])  # fmt: skip
 
 
@@ -193,13 +136,12 @@ def waves(timing: Timing) -> Chart:
     encoding = {
         "y": {"field": "wave", "type": "ordinal", "sort": None, "axis": axis},
         "yOffset": {"field": "what", "sort": ["predicted", "actual"]},
-        "x": _x("seconds", "seconds of fits", axis={"grid": True, "tickCount": 5}),
+        "x": number("seconds", "seconds of fits", axis={"grid": True, "tickCount": 5}),
         "color": {"field": "colour", "type": "nominal", "scale": None},
-        **_SAID,
+        **SAID,
     }
-    bars = {"type": "bar", "height": {"band": 0.8}}
     height = min(max(1.6, len(timing.waves)) * 38, 420)
-    return _chart([_layer(rows, bars, encoding)], height=height, width=WIDTH - 30)
+    return marks.chart([layer(rows, marks.bar(height={"band": 0.8}), encoding)], height=height, width=marks.WIDTH - 30)
 
 
 def fit_shares(shares: Sequence[tuple[float, float]]) -> Chart:
@@ -208,117 +150,11 @@ def fit_shares(shares: Sequence[tuple[float, float]]) -> Chart:
         {"keys": keys, "time": time, "said": f"the slowest {percent(keys, 1)} of the keys: {percent(time)} of the time"}
         for keys, time in shares
     ]
-    x = _x("keys", "share of keys, slowest first", axis={"format": "%", "tickCount": 5}, scale={"domain": [0, 1]})
-    y = _x("time", "share of fit time", axis={"format": "%", "tickCount": 5}, scale={"domain": [0, 1]})
+    place = {"x": number("keys", "share of keys, slowest first", **_SHARES)}
+    place["y"] = number("time", "share of fit time", **_SHARES)
     even = [{"keys": 0, "time": 0}, {"keys": 1, "time": 1}]
-    dashed = {"type": "line", "color": OTHER, "strokeDash": [4, 3], "strokeWidth": 1.4, "aria": False}
-    dots = {"type": "point", "size": 90, "opacity": 0, "filled": True}
-    return _chart([
-        _layer(even, dashed, {"x": x, "y": y}),
-        _layer(rows, {"type": "line", "color": OWN, "strokeWidth": 2, "aria": False}, {"x": x, "y": y}),
-        _layer(rows, dots, {"x": x, "y": y, **_SAID}),
+    return marks.chart([
+        layer(even, marks.line(OTHER, 1.4, strokeDash=[4, 3]), place),
+        layer(rows, marks.line(), place),
+        layer(rows, marks.dots(90, opacity=0), {**place, **SAID}),
     ])  # fmt: skip
-
-
-def history(rows: pd.DataFrame, title: str) -> Chart:
-    """Return a key's error from run to run, and its median's.
-
-    Parameters
-    ----------
-    rows
-        Columns `run_id, said, error, baseline`, oldest first; runs without an error leave a gap.
-    """
-    values = [
-        {"run": i, **{n: _none(row[n]) for n in ("error", "baseline")}, "said": row["said"]}
-        for i, row in enumerate(rows.to_dict("records"))
-    ]
-    names = ", ".join(f"{i}: {_quoted(str(run_id))}" for i, run_id in enumerate(rows["run_id"]))
-    axis = {"labelExpr": f"({{{names}}})[datum.value]", "labelAngle": -35 if len(values) > 3 else 0, "labelLimit": 110,
-            "labelOverlap": "greedy", "grid": False}  # fmt: skip
-    x = {"field": "run", "type": "ordinal", "title": "run", "axis": axis}
-    layers = []
-    for field, colour, dash in (("baseline", OTHER, [4, 3]), ("error", OWN, [1, 0])):
-        y = _x(field, title, scale={"zero": True})
-        line = {"type": "line", "color": colour, "strokeWidth": 2, "strokeDash": dash, "aria": False}
-        layers.append(_layer(values, line, {"x": x, "y": y}))
-    tick = {"type": "tick", "color": OTHER, "thickness": 2.5, "size": 18, "aria": False}
-    layers.append(_layer([v for v in values if v["baseline"] is not None], tick, {"x": x, "y": _x("baseline", title)}))
-    dot = {"type": "point", "filled": True, "size": 64, "color": OWN, "opacity": 1}
-    layers.append(
-        _layer([v for v in values if v["error"] is not None], dot, {"x": x, "y": _x("error", title), **_SAID})
-    )
-    return _chart(layers, height=150)
-
-
-def _none(value: Any) -> float | None:
-    return None if value is None or not np.isfinite(value) else float(value)
-
-
-def predicted_against_actual(rows: pd.DataFrame, target: str) -> Chart:
-    """Return predictions against what happened, one dot per row, and the line where they agree.
-
-    Parameters
-    ----------
-    rows
-        Columns `y, prediction`.
-    """
-    low, high = (float(f(rows[["y", "prediction"]].to_numpy())) for f in (np.min, np.max))
-    pad = (high - low) * 0.04 or 1.0
-    ends = [{"p": v, "y": v} for v in (low - pad, high + pad)]
-    scale = {"domain": [low - pad, high + pad], "nice": False, "zero": False}
-    values = [
-        {"y": float(y), "p": float(p), "said": f"actual {sensible(y)}, predicted {sensible(p)}"}
-        for y, p in zip(rows["y"], rows["prediction"], strict=True)
-    ]
-    x, y = _x("p", f"predicted {target}", scale=scale), _x("y", f"actual {target}", scale=scale)
-    dots = {"type": "point", "filled": True, "size": 16, "color": OWN, "opacity": 0.45}
-    line = {"type": "line", "color": INK, "strokeWidth": 1, "aria": False}
-    return _chart([_layer(values, dots, {"x": x, "y": y, **_SAID}), _layer(ends, line, {"x": x, "y": y})], height=220)
-
-
-def residuals(bins: pd.DataFrame, target: str, holdout_from: str | None) -> Chart:
-    """Return prediction minus actual over time: the median and the middle four fifths of each stretch of time.
-
-    Parameters
-    ----------
-    bins
-        Columns `at` (ISO text), `low, middle, high`, `rows`.
-    """
-    rows: list[dict[str, Any]] = [
-        {
-            **{str(n): v for n, v in row.items()},
-            "said": f"{row['at'][:10]}: median {sensible(row['middle'])} of {row['rows']:,} rows",
-        }
-        for row in bins.to_dict("records")
-    ]
-    x = {
-        "field": "at",
-        "type": "temporal",
-        "title": None,
-        "axis": {"tickCount": 6, "labelOverlap": True, "grid": False},
-    }
-    title = f"predicted \N{MINUS SIGN} actual {target}"
-    band = {"type": "area", "color": OWN, "opacity": 0.18, "aria": False}
-    line = {"type": "line", "color": OWN, "strokeWidth": 1.6, "aria": False}
-    dots = {"type": "point", "size": 50, "opacity": 0, "filled": True}
-    zero = {"type": "rule", "color": INK, "strokeWidth": 1, "aria": False}
-    layers = [
-        _layer(rows, band, {"x": x, "y": _x("low", title), "y2": {"field": "high"}}),
-        _layer(rows, line, {"x": x, "y": _x("middle", title)}),
-        _layer(rows, dots, {"x": x, "y": _x("middle", title), **_SAID}),
-        _layer([{"zero": 0}], zero, {"y": _x("zero", title)}),
-    ]
-    if holdout_from is not None and any(row["at"] >= holdout_from for row in rows):
-        dashed = {"type": "rule", "color": SOFT, "strokeDash": [4, 3], "aria": False}
-        layers.append(_layer([{"at": holdout_from}], dashed, {"x": x}))
-    return _chart(layers, height=220)
-
-
-def importances(shares: Mapping[str, float], title: str) -> Chart:
-    """Return how much each feature matters, the most important first."""
-    rows = [{"feature": name, "value": float(v), "said": f"{name}: {sensible(v)}"} for name, v in shares.items()]
-    axis = {"labelLimit": _LABEL_WIDTH, "title": None, "grid": False, "domain": False, "ticks": False}
-    y = {"field": "feature", "type": "nominal", "sort": None, "axis": axis}
-    bars = {"type": "bar", "color": OWN, "height": {"band": 0.7}}
-    layers = [_layer(rows, bars, {"y": y, "x": _x("value", title), **_SAID})]
-    return _chart(layers, height=max(3, len(rows)) * 20, width=WIDTH - _LABEL_WIDTH + 30)

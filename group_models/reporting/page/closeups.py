@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from group_models.reporting.page import charts
-from group_models.reporting.page.charts import Chart
+from group_models.reporting.page import key_charts
 from group_models.reporting.page.fleet import BASELINES, metric_name, percent, sensible, status_kind
+from group_models.reporting.page.marks import Chart
 from group_models.texts import duration_text
 
 MAX_POINTS = 400
@@ -148,7 +148,7 @@ def _past(history: pd.DataFrame, metric: str, target: str) -> list[Figure]:
             history["run_id"], history["status"], rows["error"], history["rows"], strict=True
         )
     ]
-    chart = charts.history(rows.tail(30), f"{metric.upper()}, {target}")
+    chart = key_charts.history(rows.tail(30), f"{metric.upper()}, {target}")
     return [Figure("Error from run to run", chart, "Solid: the model. Dashed: the key's median.")]
 
 
@@ -159,12 +159,12 @@ def _seen(row: Mapping[str, Any], observed: Observed, target: str, *, is_refit: 
     note = _fairness(row, is_refit=is_refit)
     dots = rows if len(rows) <= MAX_POINTS else rows.sample(MAX_POINTS, random_state=0)
     many = f" {MAX_POINTS} of {len(rows):,} rows, drawn by lot." if len(dots) < len(rows) else ""
-    figures = [Figure("Actual against predicted", charts.predicted_against_actual(dots, target), note + many)]
+    figures = [Figure("Actual against predicted", key_charts.predicted_against_actual(dots, target), note + many)]
     if "at" in rows and rows["at"].nunique() > 2:
         start = row["holdout_from"]
         from_ = None if _is_none(start) else start.isoformat()
         marked = " The dashed line is where the holdout begins." if from_ else ""
-        figure = charts.residuals(residual_bins(rows), target, from_)
+        figure = key_charts.residuals(residual_bins(rows), target, from_)
         figures.append(
             Figure("Residuals over time", figure, f"Median, and the middle four fifths of the rows.{marked}")
         )
@@ -212,10 +212,10 @@ def _spread(values: Any) -> dict[str, float]:
 def _importance(shares: Mapping[str, float], target: str, *, is_stored: bool) -> Figure:
     ordered = dict(sorted(shares.items(), key=lambda item: -abs(item[1]))[:_MOST_FEATURES])
     if is_stored:
-        return Figure("Importance of the features", charts.importances(ordered, "importance"))
+        return Figure("Importance of the features", key_charts.importances(ordered, "importance"))
     title = f"rise of the {metric_name('mae')}, {target}"
     note = "By how much the error on these rows rises where one feature's values are shuffled among them."
-    return Figure("Importance of the features", charts.importances(ordered, title), note)
+    return Figure("Importance of the features", key_charts.importances(ordered, title), note)
 
 
 def moment_text(at: dt.datetime | None) -> str:

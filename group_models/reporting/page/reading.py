@@ -16,9 +16,9 @@ from group_models.live.releases import Release
 from group_models.live.sets import check_not_cleaned, read_releases, read_runs
 from group_models.ports import Tables, Where
 from group_models.reporting import showing
-from group_models.reporting.timing import FIT_COLUMNS, PLAN_COLUMNS, Timing, run_timing
+from group_models.reporting.timing import Timing, read_timing
 from group_models.spec import Metric
-from group_models.tables import MANIFEST, PLAN, RUN, STORE
+from group_models.tables import MANIFEST, RUN
 
 _MAPS = ("key", "params", "metrics", "baseline_metrics")
 _OF_HISTORY = ("run_id", "key_id", "status", "serves", "rows", "rows_used", "metrics", "baseline_metrics",
@@ -88,17 +88,13 @@ def read_page(tables: Tables, model_set: str, run_id: str) -> PageData:
         There is no such run, it has written no manifest yet, or a clean has removed rows of it.
     """
     check_not_cleaned(tables, model_set, run_id)
-    where: Where = {"model_set": [model_set], "run_id": [run_id]}
-    events = {row["event"]: row for row in tables.read(RUN, where=where).sort_by("at").to_pylist()}
-    if "started" not in events:
-        raise StateError(f"model set {model_set} has no run {run_id!r}; `show` lists keys and their runs")
+    events = _events(tables, model_set, run_id)
     rows = showing.run_rows(tables, model_set, run_id)
     if not rows and "finished" not in events:
         said = f"run {run_id} of model set {model_set} has no manifest yet"
         raise StateError(f"{said}; `train SPEC --run-id {run_id}` goes on with it")
-    started: dict[str, Any] = events["started"]
+    started = events["started"]
     kinds: dict[str, KeyKind] = dict(started["key_kinds"] or ())
-    plan = tables.read(PLAN, columns=PLAN_COLUMNS, where=where)
     return PageData(
         model_set,
         run_id,
@@ -107,9 +103,17 @@ def read_page(tables: Tables, model_set: str, run_id: str) -> PageData:
         keys_frame(rows, kinds),
         kinds,
         _before(tables, model_set, started),
-        run_timing(plan, tables.read(STORE, columns=FIT_COLUMNS, where=where)),
+        read_timing(tables, model_set, run_id),
         [row for row in read_releases(tables, model_set) if row.run_id == run_id and row.action == "publish"],
     )
+
+
+def _events(tables: Tables, model_set: str, run_id: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a run in the run table by event, the newest of each."""
+    rows = tables.read(RUN, where={"model_set": [model_set], "run_id": [run_id]}).sort_by("at").to_pylist()
+    if not any(row["event"] == "started" for row in rows):
+        raise StateError(f"model set {model_set} has no run {run_id!r}; `show` lists keys and their runs")
+    return {row["event"]: row for row in rows}
 
 
 def keys_frame(rows: Sequence[dict[str, Any]], kinds: Mapping[str, KeyKind]) -> pd.DataFrame:
