@@ -52,6 +52,8 @@ BOUNDS = (
     Bound("W8/serving/router/one row p50, ms", 5.0),
     Bound("W8/serving/router/one row p95, ms", 25.0),
     Bound("W8/serving/router/cold start, s", 15.0),
+    Bound("W9/report/page/seconds to write", 30.0),
+    Bound("W9/report/page/size, MB", 10.0),
     *[
         Bound(f"overhead/{family}/{what}", most)
         for family in ("ridge", "object", "xgboost")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import score_sides, serving_sides, target_sides, train_sides
+from tests.benchmarks import report_sides, score_sides, serving_sides, target_sides, train_sides
 from tests.benchmarks.sides import Job, Outcome
 from tests.benchmarks.workloads import Data, Workload
 
@@ -33,6 +33,7 @@ SIDES: Mapping[str, Callable[[Job], Outcome]] = {
     "skew/floor": target_sides.train_skewed_floor,
     "night/changed": target_sides.train_changed,
     "serve/router": serving_sides.serve_router,
+    "report/page": report_sides.write_report,
 }
 
 

@@ -82,6 +82,12 @@ def measure_router(outcomes: Outcomes, _: int) -> dict[str, float]:
     return dict(outcomes["serve/router"].values)
 
 
+def measure_report(outcomes: Outcomes, _: int) -> dict[str, float]:
+    """The page of all keys is written while somebody waits, and is small enough to be sent."""
+    page = outcomes["report/page"]
+    return {"seconds to write": page.seconds, **page.values}
+
+
 def _worker(outcome: Outcome) -> dict[str, float]:
     return {"worker, MB": outcome.peaks_mb["worker"]} if "worker" in outcome.peaks_mb else {}
 
@@ -99,6 +105,7 @@ def all_targets(*, is_small: bool) -> list[Target]:
         Target("W5/night/changed", changed, ("night/changed",), measure_night),
         Target("W7/planning/keys", planned, ("plan/synthetic", "plan/measured"), measure_planning),
         Target("W8/serving/router", served, ("serve/router",), measure_router),
+        Target("W9/report/page", served, ("report/page",), measure_report),
     ]
 
 

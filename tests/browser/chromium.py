@@ -39,10 +39,13 @@ class Chromium:
         self.trouble: list[str] = []
         self.requests: list[str] = []
         self._number = 0
+        self._contexts: dict[str, int] = {}
         port_file = folder / "DevToolsActivePort"
         # Without a sandbox of its own, which root may not have; it opens nothing but our own files.
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
         options += ["--disable-dev-shm-usage", "--remote-allow-origins=*", f"--user-data-dir={folder}"]
+        # Else a sandboxed frame is a process of its own, whose errors nobody would see here.
+        options += ["--disable-features=IsolateSandboxedIframes"]
         self._process = subprocess.Popen(
             [command, *options, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -75,6 +78,8 @@ class Chromium:
         method, params = message.get("method"), message.get("params", {})
         if method in _TROUBLE or (method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning")):
             self.trouble.append(json.dumps(params)[:500])
+        if method == "Runtime.executionContextCreated" and params["context"]["auxData"].get("isDefault"):
+            self._contexts[params["context"]["auxData"]["frameId"]] = params["context"]["id"]
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 
@@ -90,11 +95,16 @@ class Chromium:
         self.call("Page.navigate", url=file.as_uri())
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
 
-    def ask(self, expression: str) -> Any:
+    def ask(self, expression: str, **where: Any) -> Any:
         """Return the value of a JavaScript expression in the page."""
-        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, **where)
         assert "exceptionDetails" not in found, (expression, found)
         return found["result"].get("value")
+
+    def ask_frame(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression in the one frame of the page."""
+        (frame,) = self.call("Page.getFrameTree")["frameTree"]["childFrames"]
+        return self.ask(expression, contextId=self._contexts[frame["frame"]["id"]])
 
     def until(self, expression: str) -> None:
         """Wait until a JavaScript expression is true."""

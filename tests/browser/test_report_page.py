@@ -188,8 +188,11 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(browser: Chromium, page
     around = tmp_path / "notebook.html"
     around.write_text(f"<!doctype html><meta charset=utf-8><b>mine</b>{page._repr_html_()}", encoding="utf-8")
     browser.open(around)
-    assert browser.ask("document.querySelectorAll('iframe').length") == 1
     assert browser.ask("document.querySelectorAll('table').length") == 0
+    assert browser.ask_frame(FOUND) == f"{KEYS} keys"
+    browser.ask_frame("document.getElementById('theme').click()")
+    browser.ask_frame(f"{ROWS}[0].click()")
+    assert browser.ask_frame(OPEN) is True
     assert browser.trouble == []
 
 
