@@ -17,8 +17,8 @@ from group_models.spec import Metric
 LEVEL = 0.95
 """Confidence of the intervals."""
 
-_MOST_DRAWS, _MOST_SAMPLES, _LEAST_SAMPLES = 20_000_000, 2_000, 200
-"""Keys drawn in all, and how many samples of keys: of a million keys fewer samples tell as much."""
+_SAMPLES, _MOST_BUNDLES = 2_000, 10_000
+"""Samples of keys that are drawn; of more keys than this random bundles of keys are drawn, as many as this."""
 
 _CHUNK = 2_000_000
 
@@ -162,16 +162,23 @@ def _change(ours: Any, theirs: Any, metric: Metric) -> Floats:
 
 
 def _interval(ours: Floats, theirs: Floats, metric: Metric, seed: int) -> tuple[float, float]:
-    keys = len(ours)
-    if keys < 2:
+    if len(ours) < 2:
         return math.nan, math.nan
-    samples = int(np.clip(_MOST_DRAWS // keys, _LEAST_SAMPLES, _MOST_SAMPLES))
     draws = np.random.default_rng(seed)
-    at_once = max(1, _CHUNK // keys)
+    ours, theirs = _bundled(ours, theirs, draws)
+    at_once = max(1, _CHUNK // len(ours))
     changes: list[NDArray[np.float64]] = []
-    for start in range(0, samples, at_once):
-        drawn = draws.integers(0, keys, (min(at_once, samples - start), keys))
+    for start in range(0, _SAMPLES, at_once):
+        drawn = draws.integers(0, len(ours), (min(at_once, _SAMPLES - start), len(ours)))
         changes.append(_change(ours[drawn].sum(axis=1), theirs[drawn].sum(axis=1), metric))
     # No interpolation: of changes that are infinite it makes no number.
     ends = np.quantile(np.concatenate(changes), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
     return float(ends[0]), float(ends[1])
+
+
+def _bundled(ours: Floats, theirs: Floats, draws: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return the sums of random bundles of keys, where there are many keys: sums vary as those of the keys do."""
+    if len(ours) <= _MOST_BUNDLES:
+        return ours, theirs
+    bundle = draws.permutation(len(ours)) % _MOST_BUNDLES
+    return np.bincount(bundle, ours).astype(np.float64), np.bincount(bundle, theirs).astype(np.float64)

@@ -107,6 +107,18 @@ def test_the_same_numbers_give_the_same_interval_and_scale_does_not_matter(keys,
     assert first.strongest.high <= ratios[-1] + 1e-9
 
 
+def test_the_interval_of_very_many_keys_is_as_wide_as_their_spread_says() -> None:
+    """By the delta method the ratio of two sums has the variance K var(own - ratio * other) / sum(other) ** 2."""
+    draws = np.random.default_rng(4)
+    other = draws.gamma(2.0, size=60_001)
+    own = 0.9 * other + draws.normal(size=len(other))
+    found = judge(np.ones(len(other)), np.abs(own), {"parent": other}, "mae")
+    assert found is not None
+    ratio = np.abs(own).sum() / other.sum()
+    error = np.sqrt(len(other) * np.var(np.abs(own) - ratio * other)) / other.sum()
+    assert found.strongest.high - found.strongest.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+
+
 def test_the_interval_holds_what_many_fresh_samples_of_keys_give() -> None:
     """Of 200 samples of 100 keys of one population, about 95 in 100 intervals hold the change of all keys."""
     draws = np.random.default_rng(1)
