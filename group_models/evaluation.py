@@ -142,8 +142,10 @@ def holdout_cutoff(bucket_starts_us: ArrayLike, rows: ArrayLike, share: float) -
     return int(starts[::-1][best])
 
 
-def why_no_metrics(held: int, rows: int) -> str | None:
+def why_no_metrics(held: int, rows: int, gap: int = 0) -> str | None:
     """Return why a key of so many rows, so many of them held out, cannot be measured; None where it can.
+
+    `gap` is how many rows are in the gap before the holdout.
 
     Examples
     --------
@@ -154,6 +156,8 @@ def why_no_metrics(held: int, rows: int) -> str | None:
         return "no metrics: no row of the key falls into the holdout"
     if held == rows:
         return "no metrics: all rows of the key fall into the holdout; fitted on them"
+    if held + gap == rows:
+        return "no metrics: all rows of the key fall into the holdout or the gap before it; fitted on them"
     return None
 
 

@@ -88,6 +88,8 @@ class Spec(Fields):
     estimator: Estimator
     metric: Metric = "mae"
     time_column: str | None = None
+    window_days: float | None = Field(default=None, gt=0)
+    label_delay_hours: float | None = Field(default=None, gt=0)
     task: Literal["regression"] = "regression"
     holdout: Holdout = Holdout()
     refit: bool = True
@@ -121,6 +123,19 @@ class Spec(Fields):
             raise ValueError(mistake)
         return tuple(tuple(name for name in keys if name in level) for level in levels)
 
+    def needs_time(self) -> list[str]:
+        """Return a sentence for each field that needs a time column where there is none."""
+        if self.time_column is not None:
+            return []
+        given = {
+            "window_days": self.window_days,
+            "label_delay_hours": self.label_delay_hours,
+            "holdout.gap_hours": self.holdout.gap_hours,
+            "limits.max_staleness_hours": self.limits.max_staleness_hours,
+        }
+        said = "needs a time_column, which tells how old a row is"
+        return [f"{name}: {said}" for name, value in given.items() if value is not None]
+
     @property
     def holdout_by(self) -> Literal["time", "hash", "none"]:
         """How the holdout is chosen: `time` needs a time column and is `hash` without one."""
@@ -152,9 +167,12 @@ class Spec(Fields):
         plain["source"] = {"frame": True} if self.source.frame is not None else plain["source"]
         if self.estimator.object is not None:
             plain["estimator"]["object"] = self.estimator.describe()
-        if not self.levels:
-            # A run that started before there were levels goes on.
-            del plain["levels"]
+        # A run that started before there were these goes on.
+        for name in ("levels", "window_days", "label_delay_hours"):
+            if not getattr(self, name):
+                del plain[name]
+        if self.holdout.gap_hours is None:
+            del plain["holdout"]["gap_hours"]
         return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:

@@ -117,6 +117,13 @@ class Holdout(Fields):
 
     by: Literal["time", "hash", "none"] = "time"
     share: float = Field(default=0.2, gt=0, lt=1)
+    gap_hours: float | None = Field(default=None, gt=0)
+
+    @pydantic.model_validator(mode="after")
+    def _gap_before_a_moment(self) -> Self:
+        if self.gap_hours is not None and self.by != "time":
+            raise ValueError(f"gap_hours is before the moment of a holdout by time; this one is by {self.by}")
+        return self
 
 
 class Limits(Fields):

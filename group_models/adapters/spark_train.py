@@ -190,6 +190,14 @@ def is_holdout(settings: FitSettings) -> Column:
     return F.lit(False)  # noqa: FBT003
 
 
+def is_in_gap(settings: FitSettings) -> Column:
+    """Return whether a row is in the gap before the holdout; as `FitSettings.is_in_gap` says of arrays."""
+    if settings.holdout_from_us is None or not settings.gap_us:
+        return F.lit(False)  # noqa: FBT003
+    first = F.lit(settings.holdout_from_us - settings.gap_us)
+    return (F.col(sc.TIME) < F.lit(settings.holdout_from_us)) & (F.col(sc.TIME) >= first)
+
+
 def _key_rows(assigned: DataFrame) -> DataFrame:
     """Return one row per key that tells its unit which key has which index; the data rows carry only the index."""
     return assigned.select(sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY), PART, N_PARTS)

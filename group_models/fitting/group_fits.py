@@ -34,6 +34,7 @@ class _Rows:
     table: Table
     y: Floats
     is_holdout: Flags
+    is_gap: Flags
     offsets: Ints
 
     @property
@@ -55,7 +56,7 @@ class _Rows:
 
     def _take(self, rows: Flags, counts: Ints) -> _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets)
+        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], self.is_gap[rows], offsets)
 
 
 def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> dict[int, list[dict[str, Any]]]:
@@ -66,7 +67,7 @@ def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> 
     places = np.flatnonzero(is_able)
     if not len(places):
         return {}
-    rows = _Rows(table, unit.y, unit.is_holdout, unit.offsets).of_keys(is_able)
+    rows = _Rows(table, unit.y, unit.is_holdout, settings.is_in_gap(unit.time_us), unit.offsets).of_keys(is_able)
     done = _Done.of(rows, family, settings)
     share = rows.counts / len(rows.y)
     seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
@@ -152,6 +153,7 @@ class _Done:
 
     rows: _Rows
     held: Ints
+    gap: Ints
     holds: Flags
     first: FittedGroups
     measured: _Measured
@@ -160,10 +162,11 @@ class _Done:
     @classmethod
     def of(cls, rows: _Rows, family: BatchedFamily, settings: FitSettings) -> _Done:
         """Fit, measure and refit."""
-        held = np.add.reduceat(rows.is_holdout, rows.offsets[:-1], dtype=np.int64)
-        is_split = (held > 0) & (held < rows.counts) & (settings.holdout_by != "none")
-        is_held = rows.is_holdout & np.repeat(is_split, rows.counts)
-        train = rows.where(~is_held)
+        held, gap = (np.add.reduceat(f, rows.offsets[:-1], dtype=np.int64) for f in (rows.is_holdout, rows.is_gap))
+        is_split = (held > 0) & (held + gap < rows.counts) & (settings.holdout_by != "none")
+        of_split = np.repeat(is_split, rows.counts)
+        is_held = rows.is_holdout & of_split
+        train = rows.where(~(is_held | (rows.is_gap & of_split)))
         first = family.fit_groups(train.table, train.y, train.offsets)
         measured = _Measured.of(first, train, rows.where(is_held))
         holds = first.holds.copy()
@@ -173,7 +176,7 @@ class _Done:
             everything = rows.of_keys(is_split)
             again = family.fit_groups(everything.table, everything.y, everything.offsets)
             holds[is_split] &= again.holds
-        return cls(rows, held, holds, first, measured, again)
+        return cls(rows, held, gap, holds, first, measured, again)
 
     def fitted(self, own: int, seed: int) -> Fitted:
         """Return the model of one key that is stored."""
@@ -183,6 +186,6 @@ class _Done:
 
     def outcome(self, own: int, settings: FitSettings) -> dict[str, Any]:
         """Return what the split of one key says of it."""
-        held, rows = int(self.held[own]), int(self.rows.counts[own])
-        reason = None if settings.holdout_by == "none" else why_no_metrics(held, rows)
+        held, rows, gap = int(self.held[own]), int(self.rows.counts[own]), int(self.gap[own])
+        reason = None if settings.holdout_by == "none" else why_no_metrics(held, rows, gap)
         return {"holdout_rows": held, "reason": reason, **self.measured.columns(own)}

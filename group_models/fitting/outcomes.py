@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -28,6 +30,8 @@ class FitSettings:
     ----------
     holdout_from_us
         First moment of the holdout in micros since 1970, where it is by time.
+    gap_us
+        Microseconds before it of which no row is in a fit that is measured.
     max_model_bytes
         Bytes over which a model is not stored.
     limits
@@ -49,6 +53,13 @@ class FitSettings:
     holdout_from_us: int | None
     limits: FitLimits = NO_LIMITS
     is_isolated: bool = False
+    gap_us: int = 0
+
+    def is_in_gap(self, time_us: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which rows are before the holdout, and too near to it to be in a fit that is measured on it."""
+        if self.holdout_from_us is None or not self.gap_us:
+            return np.zeros(len(time_us), dtype=np.bool_)
+        return (time_us < self.holdout_from_us) & (time_us >= self.holdout_from_us - self.gap_us)
 
 
 def identity(

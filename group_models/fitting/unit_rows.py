@@ -34,6 +34,7 @@ class KeyRows:
     numbers: Floats
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
+    time_us: Ints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,7 @@ class UnitRows:
     text: Mapping[str, npt.NDArray[np.object_]]
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
+    time_us: Ints
 
     @classmethod
     def of(cls, frame: pd.DataFrame, references: pd.DataFrame, features: Mapping[str, ColumnKind]) -> UnitRows:
@@ -70,7 +72,8 @@ class UnitRows:
         if not (is_wanted := np.isin(frame["key_index"], wanted)).all():
             frame = frame[is_wanted]
         index = frame["key_index"].to_numpy(np.int32)
-        order = np.lexsort((frame["row_hash"].to_numpy(np.int64), frame["time_us"].to_numpy(np.int64), index))
+        time_us = frame["time_us"].to_numpy(np.int64)
+        order = np.lexsort((frame["row_hash"].to_numpy(np.int64), time_us, index))
         starts = np.searchsorted(index[order], wanted, "left")
         return cls(
             features,
@@ -80,6 +83,7 @@ class UnitRows:
             _text(frame, features, order),
             frame["y"].to_numpy(np.float64)[order],
             frame["is_holdout"].to_numpy(np.bool_)[order],
+            time_us[order],
         )
 
     @functools.cached_property
@@ -94,7 +98,7 @@ class UnitRows:
         """Return one key with views of its rows."""
         rows = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
         x, numbers = self._x.iloc[rows], self.numbers[:, rows].T
-        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows])
+        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], self.time_us[rows])
 
     def table(self, numeric: tuple[str, ...], text: tuple[str, ...]) -> Table:
         """Return the features that are asked for, of all rows; text is coded once."""

@@ -172,7 +172,7 @@ def _part_outcomes(
     What is measured is what has the median of its training rows beside it: where no row of the part is left to
     train on but the holdout's, nothing has.
     """
-    is_leaking = key.is_holdout.all() and settings.holdout_by != "none"
+    is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
     median = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: float(np.median(key.y[train]))}}
     final = _refit(fitted, key, family, settings, seed, progress)
     if final is fitted:
@@ -199,15 +199,26 @@ def _check_rows(key: KeyRows, family: Family, settings: FitSettings) -> None:
 def _split(key: KeyRows, settings: FitSettings) -> tuple[Rows, Rows | None, str | None]:
     """Return the rows to train on, the holdout (None without one), and why there is none."""
     everything = slice(0, len(key.y))
-    held = int(key.is_holdout.sum())
     if settings.holdout_by == "none":
         return everything, None, None
-    if reason := why_no_metrics(held, len(key.y)):
-        return everything, None, reason
-    first = int(np.argmax(key.is_holdout))
-    if held == len(key.y) - first:
-        return slice(0, first), slice(first, len(key.y)), None
-    return np.flatnonzero(~key.is_holdout), np.flatnonzero(key.is_holdout), None
+    is_unseen = _unseen(key, settings)
+    held, unseen = int(key.is_holdout.sum()), int(is_unseen.sum())
+    reason = why_no_metrics(held, len(key.y), unseen - held)
+    # A part without held rows is measured with the others, on theirs: it too must not see what is near to them.
+    is_split = reason is None if key.part == WHOLE else unseen < len(key.y)
+    return (_rows(~is_unseen), _rows(key.is_holdout), reason) if is_split else (everything, None, reason)
+
+
+def _unseen(key: KeyRows, settings: FitSettings) -> npt.NDArray[np.bool_]:
+    """Return which rows a measured model must not have seen: the holdout and the gap before it."""
+    return key.is_holdout | settings.is_in_gap(key.time_us)
+
+
+def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
+    """Return the places of the rows with the flag: a slice where they stand together, of which frames are views."""
+    places = np.flatnonzero(flags)
+    first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+    return slice(first, last) if last - first == len(places) else places
 
 
 def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[str, Any]:

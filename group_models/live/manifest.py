@@ -17,6 +17,7 @@ from group_models.errors import StateError
 from group_models.frames import none_where
 from group_models.levels import Levels, level_width
 from group_models.planning.plans import FITTED
+from group_models.planning.windows import LEFT_OUT
 from group_models.spec import Limits
 from group_models.tables import MANIFEST, WHOLE
 
@@ -29,7 +30,7 @@ STATUSES = (
 )  # fmt: skip
 """All that can come of a key in a run."""
 
-_FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", "data_fingerprint", "unit", "wave",
+_FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", *LEFT_OUT, "data_fingerprint", "unit", "wave",
               "train_from", "train_to", "n_parts")  # fmt: skip
 _FROM_STORE = ("error_type", "error_message", "error_stage", "traceback", "rows_used", "estimator", "params",
                "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "fit_seconds", "cpu_seconds", "attempt",

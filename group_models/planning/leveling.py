@@ -13,6 +13,7 @@ from group_models.keys import KeyTexts, level_name, texts_id
 from group_models.levels import Levels
 from group_models.planning.deciding import SIZES
 from group_models.planning.plans import Plan
+from group_models.planning.windows import LEFT_OUT
 from group_models.spec import ParentSpec, Spec
 
 PlanLevel: TypeAlias = Callable[[pa.Table, Spec], Plan]
@@ -21,7 +22,7 @@ PlanLevel: TypeAlias = Callable[[pa.Table, Spec], Plan]
 _FINGERPRINT = r"^(?P<usable_rows>\d+)-(?P<hash_high>-?\d+)-(?P<hash_low>-?\d+)$"
 """What is in a fingerprint: sums over rows, so that a parent's is the sum of those of its keys."""
 
-_SUMS = ("rows", "usable_rows", "bytes", "hash_high", "hash_low")
+_SUMS = ("rows", "usable_rows", "bytes", *LEFT_OUT, "hash_high", "hash_low")
 _COUNT = "children"
 
 
@@ -60,7 +61,7 @@ def _columns(sizes: pa.Table, levels: Levels) -> pa.Table:
     """Return one row per key: its values as text in `k0, k1, ...`, and what is added up."""
     parts = pc.extract_regex(sizes["data_fingerprint"], _FINGERPRINT).combine_chunks()
     columns = {f"k{i}": pc.map_lookup(sizes["key"], pa.scalar(name), "first") for i, name in enumerate(levels.kinds)}
-    columns |= {name: sizes[name] for name in ("rows", "usable_rows", "bytes", "train_from", "train_to")}
+    columns |= {name: sizes[name] for name in ("rows", "usable_rows", "bytes", *LEFT_OUT, "train_from", "train_to")}
     return pa.table(columns | {name: parts.field(name).cast(pa.int64()) for name in ("hash_high", "hash_low")})
 
 

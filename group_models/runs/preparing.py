@@ -33,6 +33,7 @@ from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, Scope
 from group_models.planning.skew import describe_skew
 from group_models.planning.source_checks import source_stats
+from group_models.planning.windows import NO_BOUNDS, Bounds
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.runs.scoping import find_scope
 from group_models.spec import ParentSpec, Spec
@@ -59,6 +60,7 @@ class Prepared:
     key_types: Mapping[str, str]
     features: Features
     estimator: EstimatorSettings
+    bounds: Bounds = NO_BOUNDS
 
     @property
     def levels(self) -> Levels:
@@ -71,7 +73,7 @@ class Prepared:
         With the columns of a `level`, the rows are as its parents find them.
         """
         frame = spark_source.in_scope(self.frame, self.scope, list(self.roles.keys)) if scoped else self.frame
-        rows = spark_columns.fit_columns(frame, self.roles)
+        rows = spark_columns.fit_columns(frame, self.roles, self.bounds)
         return rows if level is None else spark_columns.at_level(rows, self.key_types, level)
 
 
@@ -99,8 +101,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
     mistakes += check_settings(estimator, features)
-    if spec.limits.max_staleness_hours is not None and spec.time_column is None:
-        mistakes.append("limits.max_staleness_hours: needs a time_column, which tells how old the newest row is")
+    mistakes += spec.needs_time()
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
@@ -135,6 +136,8 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         now=utc_now(),
         retrain_all=retrain_all,
     )
+    with failing("measuring the source"):
+        prepared = dataclasses.replace(prepared, bounds=_measure_bounds(prepared))
     sizes, stats, left_out = measure(prepared, live)
     with failing("measuring the source"):
         cutoff = _measure_cutoff(prepared)
@@ -163,6 +166,7 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         plan,
         holdout=_holdout_words(spec, holdout_from),
         holdout_from=holdout_from,
+        bounds=prepared.bounds,
         source_stats=stats,
         skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
         notes=_notes(prepared.scope, plan, history, left_out),
@@ -258,6 +262,15 @@ def _thinned(prepared: Prepared, plan: Plan) -> Plan:
     return plan
 
 
+def _measure_bounds(prepared: Prepared) -> Bounds:
+    """Return the moments between which rows are trained on: from the whole source, whatever the scope."""
+    spec = prepared.spec
+    if spec.window_days is None and spec.label_delay_hours is None:
+        return NO_BOUNDS
+    newest = spark_sizes.measure_newest(prepared.rows(scoped=False))
+    return Bounds.of(newest, window_days=spec.window_days, label_delay_hours=spec.label_delay_hours)
+
+
 def _measure_cutoff(prepared: Prepared) -> int | None:
     if prepared.spec.holdout_by != "time":
         return None
@@ -288,7 +301,8 @@ def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:
         return f"{spec.holdout.share:.0%} of the rows by hash{why}"
     if holdout_from is None:
         return "none: all rows have one time, or there are none"
-    return f"rows from {holdout_from:%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all"
+    gap = f"; measured models see no row of the {hours:g} hours before" if (hours := spec.holdout.gap_hours) else ""
+    return f"rows from {holdout_from:%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all{gap}"
 
 
 def _with_vanished(prepared: Prepared, sizes: pa.Table, live: Live) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import time
 
@@ -30,6 +31,7 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
     StateError
         A wave failed as a whole, or left keys without a row; the same run id goes on.
     """
+    prepared = dataclasses.replace(prepared, bounds=plan.bounds)
     settings = fit_settings(prepared, run_id, plan.holdout_from)
     say(f"run {run_id}: {plan!r}")
     for level, columns in plan.levels().items():
@@ -82,6 +84,7 @@ def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
         holdout_by=spec.holdout_by,
         holdout_share=spec.holdout.share,
         holdout_from_us=None if holdout_from is None else micros(holdout_from),
+        gap_us=round((spec.holdout.gap_hours or 0.0) * 3_600_000_000),
         limits=FitLimits(timeout_s=spec.limits.timeout_s, memory_bytes=spec.compute.memory_per_worker),
         is_isolated=spec.isolation == "always",
     )
