@@ -150,6 +150,9 @@ def check_roles(content: Mapping[str, Any]) -> list[str]:
             mistakes.append(f"{role}: {target!r} is the target; leave it out")
         if time in names:
             mistakes.append(f"{role}: {time!r} is the time_column; leave it out")
+    weight = content.get("sample_weight")
+    if weight is not None and weight in (target, *keys):
+        mistakes.append(f"sample_weight: {weight!r} is {'the target' if weight == target else 'a key column'}")
     if target is not None and target == time:
         mistakes.append(f"time_column: {time!r} is the target")
     return mistakes

@@ -88,6 +88,7 @@ class Spec(Fields):
     estimator: Estimator
     metric: Metric = "mae"
     time_column: str | None = None
+    sample_weight: str | None = Field(default=None, min_length=1)
     window_days: float | None = Field(default=None, gt=0)
     label_delay_hours: float | None = Field(default=None, gt=0)
     task: Literal["regression"] = "regression"
@@ -168,7 +169,7 @@ class Spec(Fields):
         if self.estimator.object is not None:
             plain["estimator"]["object"] = self.estimator.describe()
         # A run that started before there were these goes on.
-        for name in ("levels", "window_days", "label_delay_hours"):
+        for name in ("levels", "sample_weight", "window_days", "label_delay_hours"):
             if not getattr(self, name):
                 del plain[name]
         if self.holdout.gap_hours is None:
@@ -178,7 +179,7 @@ class Spec(Fields):
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
-        decides = {name: plain[name] for name in _DECIDE_A_FIT}
+        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, "sample_weight") if name in plain}
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
         libraries = {name: minor(version) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)

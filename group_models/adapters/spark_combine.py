@@ -141,6 +141,7 @@ def _holdout_rows(
         BASELINE,
         sc.HASH,
         sc.TARGET,
+        *sc.weight_columns(rows),
         *sc.feature_names(len(roles.features)),
     )
 
@@ -200,7 +201,8 @@ def _measured(
             if meter is not None and is_data.any():
                 rows = batch[is_data]
                 x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
-                meter.add(x, rows[sc.TARGET].to_numpy(np.float64), rows[BASELINE].to_numpy(np.float64))
+                y, baseline = (rows[name].to_numpy(np.float64) for name in (sc.TARGET, BASELINE))
+                meter.add(x, y, baseline, rows[sc.WEIGHT].to_numpy(np.float64) if sc.WEIGHT in rows else None)
     if meter is not None:
         yield _row_of(unit, ix, meter.measured)
 

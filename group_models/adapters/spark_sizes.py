@@ -38,6 +38,7 @@ def measure(rows: DataFrame, roles: Roles) -> pa.Table:
     sums = rows.groupBy(*keys).agg(*_aggregates(roles), *_left_out(rows))
     columns = [F.col(k) for k in keys]
     fixed = 8 * sum(kind == "numeric" for kind in roles.features.values()) + _ROW_OVERHEAD
+    fixed += 8 * (roles.weight is not None)
     sizes = sums.select(
         sc.key_id_column(columns, list(roles.keys.values())).alias("key_id"),
         sc.key_map(columns, list(roles.keys)).alias("key"),

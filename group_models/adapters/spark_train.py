@@ -152,6 +152,7 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
         sc.HASH,
         is_holdout(settings).alias(sc.HOLDOUT),
         sc.TARGET,
+        *sc.weight_columns(rows),
         *sc.feature_names(len(roles.features)),
     ]
     is_thinned = share.isNotNull() & (F.col(PART) != WHOLE)

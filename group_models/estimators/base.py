@@ -196,10 +196,10 @@ class Family(Protocol):
     def predicted_model_bytes(self, rows: NDArray[Any], columns: int) -> Floats:
         """Return the expected bytes of one stored model, by rows."""
 
-    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
-        """Fit one key's rows; with early stopping the last of them are only watched."""
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
+        """Fit one key's rows, by their weights if there are; with early stopping the last of them are only watched."""
 
-    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit all rows again as `fitted` was, after early stopping with the rounds that it chose."""
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from group_models.estimators.base import Fitted
 from group_models.estimators.batched import BatchedFamily, FittedGroups, medians
 from group_models.estimators.linear import Ints, Table
+from group_models.estimators.weights import taken, weighted_medians
 from group_models.evaluation import grouped_metrics, why_no_metrics
 from group_models.fitting.outcomes import FitSettings, identity, stored_columns
 from group_models.fitting.unit_rows import UnitRows
@@ -36,6 +37,7 @@ class _Rows:
     is_holdout: Flags
     is_gap: Flags
     offsets: Ints
+    weight: Floats | None
 
     @property
     def counts(self) -> Ints:
@@ -56,7 +58,19 @@ class _Rows:
 
     def _take(self, rows: Flags, counts: Ints) -> _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], self.is_gap[rows], offsets)
+        weight = taken(self.weight, rows)
+        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], self.is_gap[rows], offsets, weight)
+
+    def fitted_by(self, family: BatchedFamily) -> FittedGroups:
+        """Return the models of the keys."""
+        weights = {} if self.weight is None else {"weight": self.weight}
+        return family.fit_groups(self.table, self.y, self.offsets, **weights)
+
+    def medians(self) -> Floats:
+        """Return the median target of each key."""
+        if self.weight is None:
+            return np.ravel(medians(self.y[None, :], self.offsets))
+        return weighted_medians(self.y, self.weight, self.offsets)
 
 
 def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> dict[int, list[dict[str, Any]]]:
@@ -67,7 +81,8 @@ def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> 
     places = np.flatnonzero(is_able)
     if not len(places):
         return {}
-    rows = _Rows(table, unit.y, unit.is_holdout, settings.is_in_gap(unit.time_us), unit.offsets).of_keys(is_able)
+    is_gap = settings.is_in_gap(unit.time_us)
+    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, unit.weight).of_keys(is_able)
     done = _Done.of(rows, family, settings)
     share = rows.counts / len(rows.y)
     seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
@@ -129,13 +144,13 @@ class _Measured:
         starts = holdout.offsets[:-1][flags]
         prediction = fitted.predict(holdout.table, holdout.offsets)
         known = train.of_keys(flags)
-        median = medians(known.y[None, :], known.offsets)[0]
+        median = known.medians()
         return cls(
             flags,
             place,
             np.logical_and.reduceat(np.isfinite(prediction), starts),
-            grouped_metrics(holdout.y, prediction, starts),
-            grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts),
+            grouped_metrics(holdout.y, prediction, starts, holdout.weight),
+            grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts, holdout.weight),
         )
 
     def columns(self, own: int) -> dict[str, Any]:
@@ -167,14 +182,13 @@ class _Done:
         of_split = np.repeat(is_split, rows.counts)
         is_held = rows.is_holdout & of_split
         train = rows.where(~(is_held | (rows.is_gap & of_split)))
-        first = family.fit_groups(train.table, train.y, train.offsets)
+        first = train.fitted_by(family)
         measured = _Measured.of(first, train, rows.where(is_held))
         holds = first.holds.copy()
         holds[is_split] &= measured.is_finite
         again = None
         if settings.refit and is_split.any():
-            everything = rows.of_keys(is_split)
-            again = family.fit_groups(everything.table, everything.y, everything.offsets)
+            again = rows.of_keys(is_split).fitted_by(family)
             holds[is_split] &= again.holds
         return cls(rows, held, gap, holds, first, measured, again)
 

@@ -65,8 +65,8 @@ class Meter:
         self._seconds = 0.0
         self.measured = Measured()
 
-    def add(self, x: pd.DataFrame, y: Floats, baseline: Floats) -> None:
-        """Take in rows of the holdout: their features, targets and what the baseline predicts."""
+    def add(self, x: pd.DataFrame, y: Floats, baseline: Floats, weight: Floats | None = None) -> None:
+        """Take in rows of the holdout: their features, targets, what the baseline predicts, and weights if any."""
         if self.measured.failure is not None:
             return
         clock = time.perf_counter()
@@ -75,7 +75,7 @@ class Meter:
         if isinstance(found, dict):
             self.measured = dataclasses.replace(self.measured, failure=found)
             return
-        sums = Measured(RegressionSums.of(y, found), RegressionSums.of(y, baseline))
+        sums = Measured(RegressionSums.of(y, found, weight), RegressionSums.of(y, baseline, weight))
         self.measured = self.measured.merge(sums)
 
     def _guarded(self, x: pd.DataFrame) -> Floats | dict[str, Any]:

@@ -35,6 +35,7 @@ class KeyRows:
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
     time_us: Ints
+    weight: Floats | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,7 @@ class UnitRows:
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
     time_us: Ints
+    weight: Floats | None
 
     @classmethod
     def of(cls, frame: pd.DataFrame, references: pd.DataFrame, features: Mapping[str, ColumnKind]) -> UnitRows:
@@ -84,6 +86,7 @@ class UnitRows:
             frame["y"].to_numpy(np.float64)[order],
             frame["is_holdout"].to_numpy(np.bool_)[order],
             time_us[order],
+            frame["w"].to_numpy(np.float64)[order] if "w" in frame else None,
         )
 
     @functools.cached_property
@@ -98,7 +101,8 @@ class UnitRows:
         """Return one key with views of its rows."""
         rows = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
         x, numbers = self._x.iloc[rows], self.numbers[:, rows].T
-        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], self.time_us[rows])
+        weight = None if self.weight is None else self.weight[rows]
+        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], self.time_us[rows], weight)
 
     def table(self, numeric: tuple[str, ...], text: tuple[str, ...]) -> Table:
         """Return the features that are asked for, of all rows; text is coded once."""

@@ -14,6 +14,7 @@ import pandas as pd
 from group_models.estimators.base import Family, Fitted, features_of, one_thread
 from group_models.estimators.batched import BatchedFamily
 from group_models.estimators.registry import make_family
+from group_models.estimators.weights import taken, weighted_median
 from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
 from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
@@ -42,7 +43,8 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
     ----------
     frame
         One row per training row: `key_index int, time_us int, row_hash int, is_holdout bool, y float`, and the
-        features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`. Any
+        features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`; where
+        rows have weights, `w float` above 0. Any
         order of rows, any index.
     references
         One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
@@ -137,7 +139,7 @@ def _train_key(
     _check_rows(key, family, settings)
     train, holdout, reason = _split(key, settings)
     progress.stage = "fit"
-    fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed)
+    fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed, **_weights(taken(key.weight, train)))
     if key.part != WHOLE:
         return _part_outcomes(fitted, key, train, family, settings, seed, progress)
     measured: dict[str, Any] = {}
@@ -153,9 +155,14 @@ def _refit(
 ) -> Fitted:
     if settings.refit and fitted.rows_used < len(key.y):
         progress.stage = "refit"
-        fitted = family.refit(fitted, key.x, key.y, seed=seed)
+        fitted = family.refit(fitted, key.x, key.y, seed=seed, **_weights(key.weight))
     progress.stage = "serialize"
     return fitted
+
+
+def _weights(weight: Floats | None) -> dict[str, Floats]:
+    """Return weights as an argument, where there are any."""
+    return {} if weight is None else {"weight": weight}
 
 
 def _part_outcomes(
@@ -173,7 +180,8 @@ def _part_outcomes(
     train on but the holdout's, nothing has.
     """
     is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
-    median = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: float(np.median(key.y[train]))}}
+    of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
+    median = {"baseline_metrics": None if is_leaking else of_train}
     final = _refit(fitted, key, family, settings, seed, progress)
     if final is fitted:
         return [{**median, **stored_columns(final, key.key_id, key.key, settings)}]
@@ -228,5 +236,7 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[s
     wrong = int(np.count_nonzero(~np.isfinite(prediction)))
     if wrong:
         raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
-    median = np.full(len(y), np.median(key.y[train]))
-    return {"metrics": regression_metrics(y, prediction), "baseline_metrics": regression_metrics(y, median)}
+    median = np.full(len(y), weighted_median(key.y[train], taken(key.weight, train)))
+    weight = taken(key.weight, holdout)
+    pairs = {"metrics": prediction, "baseline_metrics": median}
+    return {name: regression_metrics(y, guess, weight) for name, guess in pairs.items()}

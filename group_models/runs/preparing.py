@@ -96,15 +96,19 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     frame = spark_source.open_source(spark, spec.source)
     columns = spark_columns.column_types(frame)
     mistakes = check_columns(
-        columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column
-    )
+        columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
+        sample_weight=spec.sample_weight,
+    )  # fmt: skip
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
-    mistakes += check_settings(estimator, features)
+    mistakes += check_settings(estimator, features, is_weighted=spec.sample_weight is not None)
     mistakes += spec.needs_time()
     if mistakes:
         raise SpecError(mistakes)
-    checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
+    checked = roles(
+        columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
+        sample_weight=spec.sample_weight,
+    )  # fmt: skip
     check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
     scope = find_scope(
@@ -158,7 +162,11 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     plan = plan_of(sizes, spec)
     # Trying takes seconds: only where a key would be distributed.
     if spec.oversize == "distribute" and plan.has_salted:
-        why_not = spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
+        why_not = (
+            "with sample_weight no key is"
+            if spec.sample_weight
+            else spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
+        )
         plan = plan_of(sizes, spec)
     plan = _thinned(prepared, plan)
     holdout_from = None if cutoff is None else moment(cutoff)

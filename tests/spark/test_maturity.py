@@ -53,3 +53,31 @@ def test_a_window_and_a_delay_give_the_models_of_a_source_without_the_rows_they_
     left = worlds.SIZES["old", 9] - old
     assert (small["status"], small["usable_rows"], small["old_rows"]) == ("too_small", left, old)
     assert small["reason"] == f"{left} usable rows; min_rows is 20; left out: {old} rows before the window"
+
+
+@pytest.mark.spark
+def test_weights_of_one_give_the_metrics_of_no_weights_and_rows_without_a_weight_are_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The same for whole and salted keys: rows that have no weight count as left out and are in no model."""
+    source = FRAME.assign(w=1.0)
+    bad = (source["a"] > 1.0).to_numpy()
+    wrong = pd.Series([None, float("nan"), 0.0, -1.0, float("inf")] * len(source))
+    source.loc[bad, "w"] = wrong[: bad.sum()].to_numpy()
+    limits = {"limits": {"min_rows": worlds.MIN_ROWS, "max_key_rows": 60}}
+    schema = worlds.SCHEMA.append(pa.field("w", pa.float64()))
+    weighted = pa.Table.from_pandas(source, schema=schema, preserve_index=False)
+    kept = pa.Table.from_pandas(FRAME[~bad], schema=worlds.SCHEMA, preserve_index=False)
+    spec = worlds.spec(worlds.spark_rows(spark, weighted, 3), tmp_path / "a", **limits, sample_weight="w")
+    rows = told(spark, spec | {"estimator": "median", "holdout": {"by": "time"}})
+    expected = told(spark, worlds.spec(worlds.spark_rows(spark, kept, 2), tmp_path / "b", **limits, estimator="median"))
+    names = ("status", "usable_rows", "holdout_rows")
+    assert {key: [row[name] for name in names] for key, row in rows.items()} == {
+        key: [row[name] for name in names] for key, row in expected.items()
+    }
+    whole = {key for key, row in expected.items() if row["n_parts"] == 1}
+    assert whole
+    for key in whole:
+        assert rows[key]["metrics"] == pytest.approx(expected[key]["metrics"], rel=1e-9)
+    labelled = FRAME["y"].abs() < float("inf")
+    assert sum(row["unweighted_rows"] for row in rows.values()) == (labelled & bad).sum()
