@@ -118,6 +118,8 @@ def _validated(raw: dict[str, Any], where: str) -> Spec:
         # A list of which no item is right is also told as one without items.
         mistakes += [_sentence(error) for error in e.errors() if not (error["type"] == "too_short" and error["input"])]
     mistakes += check_roles(content)
+    if spec is not None:
+        mistakes += spec.override_mistakes()
     if mistakes or spec is None:
         raise SpecError(mistakes, where=where)
     return spec
@@ -127,13 +129,28 @@ def _shorthands(raw: dict[str, Any]) -> dict[str, Any]:
     """Let a family's name stand for an estimator, an estimator for its object, and a DataFrame for a source."""
     content = dict(raw)
     estimator, source = content.get("estimator"), content.get("source")
-    if isinstance(estimator, str):
-        content["estimator"] = {"name": estimator}
-    elif not isinstance(estimator, Mapping | Estimator) and (hasattr(estimator, "fit") or callable(estimator)):
-        content["estimator"] = {"object": estimator}
+    if estimator is not None:
+        content["estimator"] = _estimator(estimator)
+    if isinstance(overrides := content.get("overrides"), list | tuple):
+        content["overrides"] = [_override(each) for each in overrides]
     if hasattr(source, "columns") and not isinstance(source, Source):
         content["source"] = {"frame": source}
     return content
+
+
+def _override(given: Any) -> Any:
+    if isinstance(given, Mapping) and given.get("estimator") is not None:
+        return {**given, "estimator": _estimator(given["estimator"])}
+    return given
+
+
+def _estimator(given: Any) -> Any:
+    """Return an estimator as the spec's fields have it: a name and an object may stand for one."""
+    if isinstance(given, str):
+        return {"name": given}
+    if not isinstance(given, Mapping | Estimator) and (hasattr(given, "fit") or callable(given)):
+        return {"object": given}
+    return given
 
 
 def check_roles(content: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic import Field
@@ -23,6 +23,7 @@ from group_models.spec_fields import (
     Limits,
     Metric,
     Names,
+    Override,
     Oversize,
     Registration,
     RetrainWhen,
@@ -42,6 +43,7 @@ __all__ = [
     "Limits",
     "Metric",
     "Names",
+    "Override",
     "Oversize",
     "ParentSpec",
     "Registration",
@@ -87,6 +89,7 @@ class Spec(Fields):
     features: Names
     estimator: Estimator
     metric: Metric = "mae"
+    overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
     time_column: str | None = None
     sample_weight: str | None = Field(default=None, min_length=1)
     window_days: float | None = Field(default=None, gt=0)
@@ -123,6 +126,28 @@ class Spec(Fields):
         if keys and (mistake := level_mistake(levels, keys)):
             raise ValueError(mistake)
         return tuple(tuple(name for name in keys if name in level) for level in levels)
+
+    def overridden(self, place: int | None) -> Self:
+        """Return the spec as it is for the keys of an override; as it is for those of none."""
+        if place is None:
+            return self
+        override = self.overrides[place]
+        params = {**self.estimator.params, **override.params}
+        estimator = override.estimator or self.estimator.model_copy(update={"params": params})
+        return self.model_copy(update={"estimator": estimator, "features": override.features or self.features})
+
+    def override_mistakes(self) -> list[str]:
+        """Return what is wrong with the features of overrides, one sentence each."""
+        return [
+            f"overrides.{place}.features: {name!r} is none of the spec's features ({', '.join(self.features)})"
+            for place, override in enumerate(self.overrides)
+            for name in override.features or ()
+            if name not in self.features
+        ] + [
+            f"overrides.{place}.features: an estimator of your own takes all features of the spec; choose in its fit"
+            for place, override in enumerate(self.overrides)
+            if override.features and self.overridden(place).estimator.object is not None
+        ]
 
     def needs_time(self) -> list[str]:
         """Return a sentence for each field that needs a time column where there is none."""
@@ -164,12 +189,16 @@ class Spec(Fields):
         return json.dumps(self._plain(), sort_keys=True)
 
     def _plain(self) -> dict[str, Any]:
-        plain = self.model_dump(exclude={"source": {"frame"}, "estimator": {"object"}})
+        hidden = {"overrides": {"__all__": {"estimator": {"object"}}}}
+        plain = self.model_dump(exclude={"source": {"frame"}, "estimator": {"object"}, **hidden})
         plain["source"] = {"frame": True} if self.source.frame is not None else plain["source"]
         if self.estimator.object is not None:
             plain["estimator"]["object"] = self.estimator.describe()
+        for written, override in zip(plain["overrides"], self.overrides, strict=True):
+            if override.estimator is not None and override.estimator.object is not None:
+                written["estimator"]["object"] = override.estimator.describe()
         # A run that started before there were these goes on.
-        for name in ("levels", "sample_weight", "window_days", "label_delay_hours"):
+        for name in ("levels", "overrides", "sample_weight", "window_days", "label_delay_hours"):
             if not getattr(self, name):
                 del plain[name]
         if self.holdout.gap_hours is None:

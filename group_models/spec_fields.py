@@ -112,6 +112,26 @@ class Estimator(Fields):
         return f"{named.__module__}:{named.__qualname__}"
 
 
+class Override(Fields):
+    """What is different for the keys for which a predicate on key columns is true."""
+
+    where: str = Field(min_length=1)
+    estimator: Estimator | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    features: Names | None = None
+    exclude: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.exclude and (self.estimator or self.params or self.features):
+            raise ValueError("exclude: true trains no model; leave out estimator, params and features")
+        if self.estimator and self.params:
+            raise ValueError("params change those of the spec's estimator; write those of this estimator inside of it")
+        if not (self.exclude or self.estimator or self.params or self.features):
+            raise ValueError("changes nothing; give it estimator, params, features or exclude: true")
+        return self
+
+
 class Holdout(Fields):
     """The rows that metrics are measured on: the newest share, a hash share, or none."""
 

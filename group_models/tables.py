@@ -212,6 +212,7 @@ PLAN = Table(
         Column("reason", "string", "why, in a sentence"),
         *_PLACE,
         Column("key_index", "int", "place of the key in its unit"),
+        Column("override", "int", "place of the override that holds for the key, from 0; null for none"),
         Column("n_parts", "int", "parts that a salted key is split into"),
         Column("sample_share", "double", "share of the rows that is kept; null for all"),
         Column("predicted_seconds", "double", "expected seconds of the fit"),

@@ -229,7 +229,7 @@ def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
 def combine(
     store: DataFrame,
     outcomes: Mapping[str, Mapping[str, Any]],
-    template: MlmodelTemplate,
+    templates: Mapping[str, MlmodelTemplate],
     keys: Mapping[str, str],
 ) -> DataFrame:
     """Return the store rows (columns `RESULT`) of ensembles, lazily: what is known of each, and its model.
@@ -247,7 +247,7 @@ def combine(
     def assemble(frame: pd.DataFrame) -> pd.DataFrame:
         key_id, packed = str(frame["key_id"].iloc[0]), _packed(frame)
         model = {
-            "mlmodel": template.render(key_id, keys[key_id], utc_now()),
+            "mlmodel": templates[key_id].render(key_id, keys[key_id], utc_now()),
             "data": packed,
             "data_file": EnsemblePredictor.data_file,
             "model_bytes": len(packed),

@@ -21,6 +21,7 @@ from group_models.planning.packing import place
 from group_models.tables import STORE, WHOLE
 
 KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS = "key_id", "key", "plan_unit", "part", "n_parts"
+OVERRIDE = "override"
 _CANDIDATES_PER_PARTITION = 30
 _FILE_BYTES = 128 * 2**20
 
@@ -122,7 +123,7 @@ def _assigned(plan: DataFrame, done: DataFrame, wave: Wave, key_types: Mapping[s
     parts = plan.withColumn(PART, F.explode(each)).join(done, [KEY_ID, PART], "left_anti")
     placing = parts.withColumn(PLAN_UNIT, F.col(sc.UNIT) + F.greatest(PART, F.lit(0))).drop(sc.UNIT)
     return placing.join(F.broadcast(placed), PLAN_UNIT).select(
-        *sc.typed_keys(key_types), sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, KEY, PART, N_PARTS, "sample_share"
+        *sc.typed_keys(key_types), sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, KEY, PART, N_PARTS, OVERRIDE, "sample_share"
     )
 
 
@@ -201,7 +202,7 @@ def is_in_gap(settings: FitSettings) -> Column:
 
 def _key_rows(assigned: DataFrame) -> DataFrame:
     """Return one row per key that tells its unit which key has which index; the data rows carry only the index."""
-    return assigned.select(sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY), PART, N_PARTS)
+    return assigned.select(sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY), PART, N_PARTS, OVERRIDE)
 
 
 def _is_retry() -> bool:
@@ -214,6 +215,6 @@ def _is_retry() -> bool:
 def _fit(frame: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
     """Split what a unit got into its keys and its rows, and fit it."""
     is_key = frame[KEY_ID].notna().to_numpy()
-    named = [sc.INDEX, KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS]
+    named = [sc.INDEX, KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS, OVERRIDE]
     references = frame.loc[is_key, named].rename(columns={PLAN_UNIT: sc.UNIT})
     return fit_unit(frame.loc[~is_key], references, settings)

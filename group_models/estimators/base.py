@@ -238,9 +238,14 @@ class PickledPredictor:
     def _given(self, x: pd.DataFrame) -> Any:
         """Return a copy of the frame, or its array where the first step is our imputer of just these columns.
 
+        Of a frame with more columns than the model was fitted on, those.
+
         A copy, because a user's estimator may work in place.
         The array spares scikit-learn's checks per column of a frame, which take longer than the prediction.
         """
+        fitted = getattr(self.native, "feature_names_in_", None)
+        if fitted is not None and len(fitted) < len(x.columns) and set(fitted) <= set(x.columns):
+            x = x[list(fitted)]
         steps = getattr(self.native, "steps", None)
         if not steps or steps[0][0] != IMPUTE or not np.array_equal(x.columns, self.native.feature_names_in_):
             return x.copy()

@@ -30,6 +30,8 @@ class FitSettings:
     ----------
     holdout_from_us
         First moment of the holdout in micros since 1970, where it is by time.
+    overrides
+        The settings for the keys of each override of the spec; their features are some of these.
     gap_us
         Microseconds before it of which no row is in a fit that is measured.
     max_model_bytes
@@ -54,6 +56,13 @@ class FitSettings:
     limits: FitLimits = NO_LIMITS
     is_isolated: bool = False
     gap_us: int = 0
+    overrides: tuple[FitSettings, ...] = ()
+
+    def of(self, place: float | None) -> FitSettings:
+        """Return the settings for the keys of an override; as they are for those of none."""
+        if place is None or np.isnan(place):
+            return self
+        return dataclasses.replace(self.overrides[int(place)], is_isolated=self.is_isolated)
 
     def is_in_gap(self, time_us: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which rows are before the holdout, and too near to it to be in a fit that is measured on it."""

@@ -104,6 +104,15 @@ class UnitRows:
         weight = None if self.weight is None else self.weight[rows]
         return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], self.time_us[rows], weight)
 
+    def only(self, features: Mapping[str, ColumnKind]) -> UnitRows:
+        """Return the rows with some of their features."""
+        if list(features) == list(self.features):
+            return self
+        names = numeric_names(self.features)
+        numbers = self.numbers[[names.index(name) for name in numeric_names(features)]]
+        text = {name: values for name, values in self.text.items() if name in features}
+        return dataclasses.replace(self, features=features, numbers=numbers, text=text)
+
     def table(self, numeric: tuple[str, ...], text: tuple[str, ...]) -> Table:
         """Return the features that are asked for, of all rows; text is coded once."""
         names = numeric_names(self.features)

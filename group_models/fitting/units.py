@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from group_models.fitting.guards import Guard
 from group_models.fitting.isolation import fit_in_child
 from group_models.fitting.outcomes import FitSettings, identity, result_frame, stored_columns
 from group_models.fitting.unit_rows import KeyRows, UnitRows, numeric_names
+from group_models.frames import ColumnKind
 from group_models.keys import key_seed
 from group_models.tables import WHOLE, utc_now
 
@@ -48,7 +50,7 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
         order of rows, any index.
     references
         One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
-        `part int, n_parts int`.
+        `part int, n_parts int`; `override int` where the spec has overrides, null for none.
 
     Returns
     -------
@@ -61,10 +63,24 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
     NoChildError
         Keys are to be isolated where no child process can be made.
     """
+    if "override" not in references or references["override"].isna().all():
+        return _fit_alike(frame, references, settings, settings.features)
+    # Planned units have keys of one override; any others are taken apart.
+    found = [
+        _fit_alike(frame, of_place, settings.of(of_place["override"].iloc[0]), settings.features)
+        for _, of_place in references.groupby("override", dropna=False)
+    ]
+    return pd.concat(found, ignore_index=True)
+
+
+def _fit_alike(
+    frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings, given: Mapping[str, ColumnKind]
+) -> pd.DataFrame:
+    """Fit keys of the same settings; `given` are the features that the frame has."""
     family = make_family(settings.estimator, features_of(settings.features))
     with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
-        unit = UnitRows.of(frame, references, settings.features)
+        unit = UnitRows.of(frame, references, given).only(settings.features)
         together = _fit_together(unit, family, settings, guard)
         return result_frame(
             [

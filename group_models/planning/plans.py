@@ -111,7 +111,7 @@ class Plan:
     def parts(self) -> pa.Table:
         """Return one row per part that is fitted, `WHOLE` keys included: what the keys' units do.
 
-        Columns `key_id, part, unit, wave, is_thinned, usable_rows, bytes, predicted_seconds,
+        Columns `key_id, part, unit, wave, is_thinned, (override,) usable_rows, bytes, predicted_seconds,
         predicted_model_bytes`; of a salted key, rows, bytes and seconds are those of the mean part.
         """
         fitted = self.keys.filter(pa.array(self.is_fitted))
@@ -120,6 +120,8 @@ class Plan:
         columns = {name: fitted[name].take(pa.array(owner)) for name in ("key_id", "wave")}
         columns["part"] = pa.array(np.where(n_parts[owner] > 1, place, WHOLE), pa.int32())
         columns["unit"] = pa.array(fitted["unit"].to_numpy()[owner] + place, pa.int32())
+        if "override" in fitted.column_names:
+            columns["override"] = fitted["override"].take(pa.array(owner))
         is_sampled = fitted["sample_share"].is_valid().take(pa.array(owner))
         columns["is_thinned"] = pc.and_(pc.greater_equal(columns["part"], 0), is_sampled)
         for name in ("usable_rows", "bytes", "predicted_seconds", "predicted_model_bytes"):
@@ -285,3 +287,17 @@ def _parents(plan: Plan) -> dict[str, dict[str, int]]:
         return {}
     others = [name for name in pc.unique(plan.keys["level"]).to_pylist() if name != plan.own_level]
     return {level: plan.at(level).decisions() for level in sorted(others, key=level_width, reverse=True)}
+
+
+def moved(keys: pa.Table, unit: int, wave: int) -> pa.Table:
+    """Return rows of a plan with their units and waves after so many others."""
+    for name, first in (("unit", unit), ("wave", wave)):
+        place, field = keys.column_names.index(name), keys.schema.field(name)
+        keys = keys.set_column(place, field, pc.add(keys[name], pa.scalar(first, pa.int32())))
+    return keys
+
+
+def count_units(plan: Plan) -> int:
+    """Return how many units a plan has; those of a salted key are its first and as many after it as it has parts."""
+    last = pc.max(pc.add(plan.keys["unit"], plan.keys["n_parts"])).as_py()
+    return 0 if last is None else int(last)

@@ -13,6 +13,7 @@ from group_models.adapters import (
     spark_columns,
     spark_distribute,
     spark_missing,
+    spark_overrides,
     spark_probe,
     spark_sizes,
     spark_source,
@@ -21,7 +22,7 @@ from group_models.adapters.spark_errors import failing
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Features, features_of
 from group_models.estimators.registry import check_settings, make_family
-from group_models.frames import Roles, check_columns, column_kind, roles
+from group_models.frames import ColumnKind, Roles, check_columns, column_kind, roles
 from group_models.keys import KeyKind, show_key
 from group_models.levels import Levels
 from group_models.live.history import read_history
@@ -29,6 +30,7 @@ from group_models.live.sets import Live, newest_release, read_key_kinds, read_wi
 from group_models.planning.deciding import SIZES, Costs, plan_keys, thin_parts
 from group_models.planning.incremental import History, library_note
 from group_models.planning.leveling import parent_sizes, plan_levels
+from group_models.planning.overriding import OVERRIDE, overrides_notes, plan_overrides
 from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, Scope
 from group_models.planning.skew import describe_skew
@@ -61,6 +63,16 @@ class Prepared:
     features: Features
     estimator: EstimatorSettings
     bounds: Bounds = NO_BOUNDS
+    override_estimators: tuple[EstimatorSettings, ...] = ()
+
+    def overridden(self, place: int | None) -> Prepared:
+        """Return what is prepared for the keys of an override; as it is for those of none."""
+        if place is None:
+            return self
+        spec = self.spec.overridden(place)
+        kinds = {name: self.roles.features[name] for name in spec.features}
+        estimator = self.override_estimators[place]
+        return dataclasses.replace(self, spec=spec, features=features_of(kinds), estimator=estimator)
 
     @property
     def levels(self) -> Levels:
@@ -102,7 +114,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
     mistakes += check_settings(estimator, features, is_weighted=spec.sample_weight is not None)
-    mistakes += spec.needs_time()
+    mistakes += spec.needs_time() + _override_mistakes(spec, kinds)
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(
@@ -114,7 +126,23 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     scope = find_scope(
         ask or Ask(), tables, spec.model_set, checked.keys, lambda w: spark_source.check_predicate(spark, w, key_types)
     )
-    return Prepared(spec, scope, tables, spark, frame, checked, key_types, features, estimator)
+    for place, override in enumerate(spec.overrides):
+        spark_source.check_predicate(spark, override.where, key_types, named=f"overrides.{place}.where")
+    others = tuple(estimator_settings(spec.overridden(place)) for place in range(len(spec.overrides)))
+    return Prepared(
+        spec, scope, tables, spark, frame, checked, key_types, features, estimator, override_estimators=others
+    )
+
+
+def _override_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]:
+    """Return what is wrong with the estimators of overrides, one sentence each."""
+    mistakes = []
+    for place in range(len(spec.overrides)):
+        its = spec.overridden(place)
+        features = features_of({name: kinds[name] for name in its.features if name in kinds})
+        said = check_settings(estimator_settings(its), features, is_weighted=spec.sample_weight is not None)
+        mistakes += [f"overrides.{place}: {mistake}" for mistake in said]
+    return mistakes
 
 
 def estimator_settings(spec: Spec) -> EstimatorSettings:
@@ -144,14 +172,18 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         prepared = dataclasses.replace(prepared, bounds=_measure_bounds(prepared))
     sizes, stats, left_out = measure(prepared, live)
     with failing("measuring the source"):
+        sizes = _with_overrides(prepared, sizes)
         cutoff = _measure_cutoff(prepared)
-    family = make_family(prepared.estimator, prepared.features)
-    costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     why_not: str | None = _NOT_TRIED
 
+    def plan_alike(of_keys: pa.Table, its_spec: Spec, place: int | None) -> Plan:
+        costs = _costs(prepared.overridden(place))
+        why = why_not if place is None else "no key of an override is"
+        return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why)
+
     def plan_level(of_keys: pa.Table, its_spec: Spec) -> Plan:
-        return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why_not)
+        return plan_overrides(of_keys, its_spec, plan_alike)
 
     def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:
         return plan_levels(of_keys, its_spec, prepared.levels, plan_level)
@@ -177,8 +209,22 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         bounds=prepared.bounds,
         source_stats=stats,
         skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
-        notes=_notes(prepared.scope, plan, history, left_out),
+        notes=(*_notes(prepared.scope, plan, history, left_out), *overrides_notes(plan.keys, spec)),
     )
+
+
+def _costs(prepared: Prepared) -> Costs:
+    family = make_family(prepared.estimator, prepared.features)
+    return Costs(family.predicted_seconds, family.predicted_model_bytes)
+
+
+def _with_overrides(prepared: Prepared, sizes: pa.Table) -> pa.Table:
+    """Return sizes with the column `override`, where the spec has any."""
+    if not prepared.spec.overrides:
+        return sizes
+    wheres = [override.where for override in prepared.spec.overrides]
+    places = spark_overrides.places_of(prepared.spark, wheres, prepared.key_types, sizes)
+    return sizes.append_column(OVERRIDE, places)
 
 
 def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float], dict[str, int]]:

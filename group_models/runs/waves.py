@@ -62,7 +62,13 @@ def _train_level(
 
 
 def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
-    """Return what the units of a run must know."""
+    """Return what the units of a run must know, those of overrides too."""
+    places = range(len(prepared.spec.overrides))
+    others = [_settings_of(prepared.overridden(place), run_id, holdout_from) for place in places]
+    return dataclasses.replace(_settings_of(prepared, run_id, holdout_from), overrides=tuple(others))
+
+
+def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
     spec = prepared.spec
     family = make_family(prepared.estimator, prepared.features)
     template = MlmodelTemplate.build(
@@ -75,7 +81,7 @@ def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
     return FitSettings(
         model_set=spec.model_set,
         run_id=run_id,
-        features=dict(prepared.roles.features),
+        features={name: prepared.roles.features[name] for name in prepared.features.names},
         estimator=prepared.estimator,
         template=template,
         refit=spec.refit,
