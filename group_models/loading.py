@@ -131,6 +131,10 @@ def _shorthands(raw: dict[str, Any]) -> dict[str, Any]:
     estimator, source = content.get("estimator"), content.get("source")
     if estimator is not None:
         content["estimator"] = _estimator(estimator)
+    if isinstance(candidates := content.get("candidates"), list | tuple):
+        content["candidates"] = {"estimators": candidates}
+    if isinstance(candidates := content.get("candidates"), Mapping) and "estimators" in candidates:
+        content["candidates"] = {**candidates, "estimators": [_estimator(each) for each in candidates["estimators"]]}
     if isinstance(overrides := content.get("overrides"), list | tuple):
         content["overrides"] = [_override(each) for each in overrides]
     if hasattr(source, "columns") and not isinstance(source, Source):

@@ -15,6 +15,7 @@ from group_models.errors import SpecError
 from group_models.levels import level_mistake
 from group_models.spec_fields import (
     Bytes,
+    Candidates,
     Compute,
     Estimator,
     Fields,
@@ -36,6 +37,7 @@ from group_models.versions import minor
 
 __all__ = [
     "Bytes",
+    "Candidates",
     "Compute",
     "Estimator",
     "Holdout",
@@ -89,6 +91,7 @@ class Spec(Fields):
     features: Names
     estimator: Estimator
     metric: Metric = "mae"
+    candidates: Candidates | None = None
     overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
     time_column: str | None = None
     sample_weight: str | None = Field(default=None, min_length=1)
@@ -127,6 +130,11 @@ class Spec(Fields):
             raise ValueError(mistake)
         return tuple(tuple(name for name in keys if name in level) for level in levels)
 
+    @property
+    def others(self) -> tuple[Estimator, ...]:
+        """The estimators that a key may get beside `estimator`."""
+        return () if self.candidates is None else self.candidates.estimators
+
     def overridden(self, place: int | None) -> Self:
         """Return the spec as it is for the keys of an override; as it is for those of none."""
         if place is None:
@@ -134,7 +142,10 @@ class Spec(Fields):
         override = self.overrides[place]
         params = {**self.estimator.params, **override.params}
         estimator = override.estimator or self.estimator.model_copy(update={"params": params})
-        return self.model_copy(update={"estimator": estimator, "features": override.features or self.features})
+        # A rule that names an estimator has chosen.
+        candidates = None if override.estimator or override.params else self.candidates
+        features = override.features or self.features
+        return self.model_copy(update={"estimator": estimator, "features": features, "candidates": candidates})
 
     def override_mistakes(self) -> list[str]:
         """Return what is wrong with the features of overrides, one sentence each."""
@@ -146,7 +157,8 @@ class Spec(Fields):
         ] + [
             f"overrides.{place}.features: an estimator of your own takes all features of the spec; choose in its fit"
             for place, override in enumerate(self.overrides)
-            if override.features and self.overridden(place).estimator.object is not None
+            for estimator in (self.overridden(place).estimator, *self.overridden(place).others)
+            if override.features and estimator.object is not None
         ]
 
     def needs_time(self) -> list[str]:
@@ -189,16 +201,20 @@ class Spec(Fields):
         return json.dumps(self._plain(), sort_keys=True)
 
     def _plain(self) -> dict[str, Any]:
-        hidden = {"overrides": {"__all__": {"estimator": {"object"}}}}
+        of_all = {"__all__": {"object"}}
+        hidden = {"overrides": {"__all__": {"estimator": {"object"}}}, "candidates": {"estimators": of_all}}
         plain = self.model_dump(exclude={"source": {"frame"}, "estimator": {"object"}, **hidden})
         plain["source"] = {"frame": True} if self.source.frame is not None else plain["source"]
         if self.estimator.object is not None:
             plain["estimator"]["object"] = self.estimator.describe()
+        for written, candidate in zip((plain["candidates"] or {}).get("estimators", ()), self.others, strict=True):
+            if candidate.object is not None:
+                written["object"] = candidate.describe()
         for written, override in zip(plain["overrides"], self.overrides, strict=True):
             if override.estimator is not None and override.estimator.object is not None:
                 written["estimator"]["object"] = override.estimator.describe()
         # A run that started before there were these goes on.
-        for name in ("levels", "overrides", "sample_weight", "window_days", "label_delay_hours"):
+        for name in ("levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours"):
             if not getattr(self, name):
                 del plain[name]
         if self.holdout.gap_hours is None:
@@ -208,7 +224,7 @@ class Spec(Fields):
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
-        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, "sample_weight") if name in plain}
+        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, "candidates", "sample_weight") if name in plain}
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
         libraries = {name: minor(version) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)

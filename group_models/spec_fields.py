@@ -112,6 +112,22 @@ class Estimator(Fields):
         return f"{named.__module__}:{named.__qualname__}"
 
 
+class Candidates(Fields):
+    """Estimators of which each key gets the simplest that its folds cannot tell from the best one.
+
+    Attributes
+    ----------
+    estimators
+        From simple to complex, all after the spec's `estimator`, which is the simplest.
+    min_fold_rows
+        Rows that each fold must have to fit and to validate on; a key with fewer gets the spec's `estimator`.
+    """
+
+    estimators: Annotated[tuple[Estimator, ...], Field(strict=False, min_length=1)]
+    folds: int = Field(default=3, ge=2, le=20)
+    min_fold_rows: int = Field(default=20, ge=2)
+
+
 class Override(Fields):
     """What is different for the keys for which a predicate on key columns is true."""
 

@@ -154,6 +154,7 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
         is_holdout(settings).alias(sc.HOLDOUT),
         sc.TARGET,
         *sc.weight_columns(rows),
+        *_folds(settings),
         *sc.feature_names(len(roles.features)),
     ]
     is_thinned = share.isNotNull() & (F.col(PART) != WHOLE)
@@ -165,6 +166,14 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
     times = sc.copies_kept(settings.seed, F.col("count"), F.col("sample_share"))
     thinned = counts.where(times > 0).withColumn("copy", F.explode(F.sequence(F.lit(1), times))).select(*kept.columns)
     return kept.unionByName(thinned)
+
+
+def _folds(settings: FitSettings) -> list[Column]:
+    """Return the fold of each row, where estimators are chosen on folds by hash."""
+    counts = {each.folds for each in (settings, *settings.overrides) if each.alternatives}
+    if settings.is_in_time or not counts:
+        return []
+    return [sc.part_of("fold", settings.seed, F.lit(max(counts))).alias("fold")]
 
 
 def rows_of_key(

@@ -16,6 +16,7 @@ from group_models.estimators.base import EstimatorSettings, Fitted
 from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
 from group_models.mlmodel import MlmodelTemplate
+from group_models.spec import Metric
 from group_models.tables import STORE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
@@ -32,6 +33,12 @@ class FitSettings:
         First moment of the holdout in micros since 1970, where it is by time.
     overrides
         The settings for the keys of each override of the spec; their features are some of these.
+    alternatives
+        The settings of each other estimator that a key may get, from simple to complex; this one is the simplest.
+    folds, min_fold_rows
+        On how many folds they are tried, and the rows that each must have.
+    is_in_time
+        Folds are in the order of time, else by a hash of the row.
     gap_us
         Microseconds before it of which no row is in a fit that is measured.
     max_model_bytes
@@ -57,6 +64,15 @@ class FitSettings:
     is_isolated: bool = False
     gap_us: int = 0
     overrides: tuple[FitSettings, ...] = ()
+    alternatives: tuple[FitSettings, ...] = ()
+    folds: int = 0
+    min_fold_rows: int = 0
+    is_in_time: bool = True
+
+    @property
+    def metric(self) -> Metric:
+        """The error by which estimators are chosen."""
+        return self.estimator.metric or "mae"
 
     def of(self, place: float | None) -> FitSettings:
         """Return the settings for the keys of an override; as they are for those of none."""

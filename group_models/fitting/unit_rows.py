@@ -16,6 +16,7 @@ from group_models.frames import ColumnKind, none_where
 from group_models.tables import WHOLE
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Rows: TypeAlias = slice | npt.NDArray[np.intp]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,7 @@ class KeyRows:
     is_holdout: npt.NDArray[np.bool_]
     time_us: Ints
     weight: Floats | None
+    fold: Ints | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,7 @@ class UnitRows:
     is_holdout: npt.NDArray[np.bool_]
     time_us: Ints
     weight: Floats | None
+    fold: Ints | None
 
     @classmethod
     def of(cls, frame: pd.DataFrame, references: pd.DataFrame, features: Mapping[str, ColumnKind]) -> UnitRows:
@@ -87,6 +90,7 @@ class UnitRows:
             frame["is_holdout"].to_numpy(np.bool_)[order],
             time_us[order],
             frame["w"].to_numpy(np.float64)[order] if "w" in frame else None,
+            frame["fold"].to_numpy(np.int64)[order] if "fold" in frame else None,
         )
 
     @functools.cached_property
@@ -102,7 +106,9 @@ class UnitRows:
         rows = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
         x, numbers = self._x.iloc[rows], self.numbers[:, rows].T
         weight = None if self.weight is None else self.weight[rows]
-        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], self.time_us[rows], weight)
+        fold = None if self.fold is None else self.fold[rows]
+        held, at = self.is_holdout[rows], self.time_us[rows]
+        return KeyRows(*self.names[place], x, numbers, self.y[rows], held, at, weight, fold)
 
     def only(self, features: Mapping[str, ColumnKind]) -> UnitRows:
         """Return the rows with some of their features."""

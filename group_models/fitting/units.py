@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from group_models.estimators.base import Family, Fitted, features_of, one_thread
+from group_models.estimators.base import Family, Fitted, one_thread
 from group_models.estimators.batched import BatchedFamily
-from group_models.estimators.registry import make_family
 from group_models.estimators.weights import taken, weighted_median
 from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
+from group_models.fitting.choosing import choose_family, families_of
 from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
 from group_models.fitting.isolation import fit_in_child
 from group_models.fitting.outcomes import FitSettings, identity, result_frame, stored_columns
-from group_models.fitting.unit_rows import KeyRows, UnitRows, numeric_names
+from group_models.fitting.unit_rows import KeyRows, Rows, UnitRows, numeric_names
 from group_models.frames import ColumnKind
 from group_models.keys import key_seed
 from group_models.tables import WHOLE, utc_now
@@ -35,7 +35,6 @@ TRAIN_MEDIAN = "train_median"
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Outcomes: TypeAlias = dict[int, list[dict[str, Any]]]
-Rows: TypeAlias = slice | npt.NDArray[np.intp]
 
 
 def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
@@ -46,8 +45,8 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
     frame
         One row per training row: `key_index int, time_us int, row_hash int, is_holdout bool, y float`, and the
         features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`; where
-        rows have weights, `w float` above 0. Any
-        order of rows, any index.
+        rows have weights, `w float` above 0; where estimators are chosen on folds by hash, `fold int`. Any order of
+        rows, any index.
     references
         One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
         `part int, n_parts int`; `override int` where the spec has overrides, null for none.
@@ -77,56 +76,60 @@ def _fit_alike(
     frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings, given: Mapping[str, ColumnKind]
 ) -> pd.DataFrame:
     """Fit keys of the same settings; `given` are the features that the frame has."""
-    family = make_family(settings.estimator, features_of(settings.features))
-    with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
+    families = families_of(settings)
+    for other in families[1:]:
+        # Before the limits, which reach only libraries that are loaded.
+        other.load()
+    with one_thread(families[0]), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
         unit = UnitRows.of(frame, references, given).only(settings.features)
-        together = _fit_together(unit, family, settings, guard)
+        together = _fit_together(unit, families, settings, guard)
         return result_frame(
             [
                 outcome
                 for place in range(len(unit.names))
-                for outcome in (together.get(place) or _fit_guarded(unit.key(place), family, settings, guard))
+                for outcome in (together.get(place) or _fit_guarded(unit.key(place), families, settings, guard))
             ]
         )
 
 
 def _fit_together(
-    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard
+    unit: UnitRows, families: Sequence[Family], settings: FitSettings, guard: Guard
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the outcomes of the keys that the family fits at once, by place; where that breaks a limit, of none."""
-    if not isinstance(family, BatchedFamily) or settings.is_isolated:
+    family = families[0]
+    if not isinstance(family, BatchedFamily) or settings.is_isolated or len(families) > 1:
         return {}
     done = guard.run(lambda: fit_groups(unit, family, settings))
     return {} if isinstance(done, Death) else done
 
 
-def _fit_guarded(key: KeyRows, family: Family, settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
+def _fit_guarded(key: KeyRows, families: Sequence[Family], settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
     """Return the outcome of one key or part, also where its fit breaks a limit or kills its process."""
     started = utc_now()
 
     def fit() -> list[dict[str, Any]]:
-        return _fit_key(key, family, settings)
+        return _fit_key(key, families, settings)
 
-    done = fit_in_child(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
+    done = fit_in_child(fit, families[0], settings.limits) if settings.is_isolated else guard.run(fit)
     if not isinstance(done, Death):
         return done
     seed = key_seed(settings.seed, key.key_id, key.part)
     times = {"started_at": started, "finished_at": utc_now()}
-    return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
+    return [{**_identity(key, families[0], settings, seed), **times, **death_columns(done)}]
 
 
-def _fit_key(key: KeyRows, family: Family, settings: FitSettings) -> list[dict[str, Any]]:
+def _fit_key(key: KeyRows, families: Sequence[Family], settings: FitSettings) -> list[dict[str, Any]]:
     """Return the outcome of one key or part; nothing that its fit raises gets out."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     progress = _Progress()
     seed = key_seed(settings.seed, key.key_id, key.part)
     try:
-        outcomes = _train_key(key, family, settings, seed, progress)
+        outcomes = _train_key(key, families, settings, seed, progress)
     except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
         outcomes = [raised_columns(error, progress.stage, settings.limits, hint=_hint(key, settings))]
     shared = {
-        **_identity(key, family, settings, seed),
+        **_identity(key, families[0], settings, seed),
         "fit_seconds": time.perf_counter() - clock,
         "cpu_seconds": time.process_time() - cpu,
         "started_at": started,
@@ -148,22 +151,25 @@ class _Progress:
 
 
 def _train_key(
-    key: KeyRows, family: Family, settings: FitSettings, seed: int, progress: _Progress
+    key: KeyRows, families: Sequence[Family], settings: FitSettings, seed: int, progress: _Progress
 ) -> list[dict[str, Any]]:
     if key.part != WHOLE and not len(key.y):
         return [{"status": EMPTY_PART, "reason": "no row of the key falls into this part"}]
-    _check_rows(key, family, settings)
+    _check_rows(key, families[0], settings)
     train, holdout, reason = _split(key, settings)
     progress.stage = "fit"
+    choice = choose_family(key, train, families, settings, seed)
+    family, settings = choice.family, choice.settings
     fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed, **_weights(taken(key.weight, train)))
     if key.part != WHOLE:
-        return _part_outcomes(fitted, key, train, family, settings, seed, progress)
+        parts = _part_outcomes(fitted, key, train, family, settings, seed, progress)
+        return [choice.told(part) for part in parts]
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
         measured = _measure(fitted, key, train, holdout)
     fitted = _refit(fitted, key, family, settings, seed, progress)
-    return [{"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)}]
+    return [choice.told({"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)})]
 
 
 def _refit(

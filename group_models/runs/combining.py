@@ -153,12 +153,13 @@ class _Combining:
 
 
 def _template(prepared: Prepared, settings: FitSettings) -> MlmodelTemplate:
-    family = make_family(prepared.estimator, prepared.features)
+    families = [make_family(each, prepared.features) for each in (prepared.estimator, *prepared.others)]
+    needs = [needed for family in families for needed in requirements(family.flavor)]
     return MlmodelTemplate.build(
         model_set=settings.model_set,
         run_id=settings.run_id,
         features=prepared.features,
         flavor="ensemble",
-        estimator=family.name,
-        extra_requirements=requirements(family.flavor),
+        estimator=families[0].name,
+        extra_requirements=needs,
     )

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -64,6 +65,7 @@ class Prepared:
     estimator: EstimatorSettings
     bounds: Bounds = NO_BOUNDS
     override_estimators: tuple[EstimatorSettings, ...] = ()
+    others: tuple[EstimatorSettings, ...] = ()
 
     def overridden(self, place: int | None) -> Prepared:
         """Return what is prepared for the keys of an override; as it is for those of none."""
@@ -72,7 +74,8 @@ class Prepared:
         spec = self.spec.overridden(place)
         kinds = {name: self.roles.features[name] for name in spec.features}
         estimator = self.override_estimators[place]
-        return dataclasses.replace(self, spec=spec, features=features_of(kinds), estimator=estimator)
+        others = self.others if spec.others else ()
+        return dataclasses.replace(self, spec=spec, features=features_of(kinds), estimator=estimator, others=others)
 
     @property
     def levels(self) -> Levels:
@@ -115,6 +118,9 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     features = features_of(kinds)
     mistakes += check_settings(estimator, features, is_weighted=spec.sample_weight is not None)
     mistakes += spec.needs_time() + _override_mistakes(spec, kinds)
+    for place, other in enumerate(other_settings(spec)):
+        said = check_settings(other, features, is_weighted=spec.sample_weight is not None)
+        mistakes += [f"candidates.estimators.{place}: {mistake}" for mistake in said]
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(
@@ -128,10 +134,11 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     )
     for place, override in enumerate(spec.overrides):
         spark_source.check_predicate(spark, override.where, key_types, named=f"overrides.{place}.where")
-    others = tuple(estimator_settings(spec.overridden(place)) for place in range(len(spec.overrides)))
+    of_overrides = tuple(estimator_settings(spec.overridden(place)) for place in range(len(spec.overrides)))
     return Prepared(
-        spec, scope, tables, spark, frame, checked, key_types, features, estimator, override_estimators=others
-    )
+        spec, scope, tables, spark, frame, checked, key_types, features, estimator,
+        override_estimators=of_overrides, others=other_settings(spec),
+    )  # fmt: skip
 
 
 def _override_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]:
@@ -148,6 +155,11 @@ def _override_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]
 def estimator_settings(spec: Spec) -> EstimatorSettings:
     """Return the estimator as the spec says it."""
     return EstimatorSettings(**dict(spec.estimator), metric=spec.metric)
+
+
+def other_settings(spec: Spec) -> tuple[EstimatorSettings, ...]:
+    """Return the estimators that a key may get beside the spec's."""
+    return tuple(EstimatorSettings(**dict(each), metric=spec.metric) for each in spec.others)
 
 
 def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool = False) -> Plan:
@@ -195,8 +207,8 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     # Trying takes seconds: only where a key would be distributed.
     if spec.oversize == "distribute" and plan.has_salted:
         why_not = (
-            "with sample_weight no key is"
-            if spec.sample_weight
+            "with sample_weight or candidates no key is"
+            if spec.sample_weight or spec.candidates
             else spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
         )
         plan = plan_of(sizes, spec)
@@ -214,8 +226,18 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
 
 
 def _costs(prepared: Prepared) -> Costs:
-    family = make_family(prepared.estimator, prepared.features)
-    return Costs(family.predicted_seconds, family.predicted_model_bytes)
+    families = [make_family(each, prepared.features) for each in (prepared.estimator, *prepared.others)]
+    if len(families) == 1:
+        return Costs(families[0].predicted_seconds, families[0].predicted_model_bytes)
+    folds = prepared.spec.candidates.folds if prepared.spec.candidates else 0
+    return Costs(
+        # Each candidate is fitted once per fold, to half of the rows on average, and the dearest may be chosen.
+        lambda rows, columns: (
+            sum(folds * f.predicted_seconds(rows / 2, columns) for f in families)
+            + np.max([f.predicted_seconds(rows, columns) for f in families], axis=0)
+        ),
+        lambda rows, columns: np.max([f.predicted_model_bytes(rows, columns) for f in families], axis=0),
+    )
 
 
 def _with_overrides(prepared: Prepared, sizes: pa.Table) -> pa.Table:

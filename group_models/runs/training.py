@@ -224,8 +224,10 @@ def train_run(
 def _shipped(prepared: Prepared) -> Prepared:
     """Return what is prepared with estimators that every worker can read."""
     ship = functools.partial(spark_ship.ship, prepared.spark)
-    others = tuple(map(ship, prepared.override_estimators))
-    return dataclasses.replace(prepared, estimator=ship(prepared.estimator), override_estimators=others)
+    of_overrides, others = (tuple(map(ship, each)) for each in (prepared.override_estimators, prepared.others))
+    return dataclasses.replace(
+        prepared, estimator=ship(prepared.estimator), override_estimators=of_overrides, others=others
+    )
 
 
 def _told_again(prepared: Prepared, run_id: str, finished: Mapping[str, Any]) -> Run:

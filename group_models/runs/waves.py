@@ -64,8 +64,22 @@ def _train_level(
 def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
     """Return what the units of a run must know, those of overrides too."""
     places = range(len(prepared.spec.overrides))
-    others = [_settings_of(prepared.overridden(place), run_id, holdout_from) for place in places]
-    return dataclasses.replace(_settings_of(prepared, run_id, holdout_from), overrides=tuple(others))
+    of_overrides = tuple(_with_others(prepared.overridden(place), run_id, holdout_from) for place in places)
+    return dataclasses.replace(_with_others(prepared, run_id, holdout_from), overrides=of_overrides)
+
+
+def _with_others(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
+    """Return settings with those of the other candidates."""
+    alone = [dataclasses.replace(prepared, estimator=each, others=()) for each in prepared.others]
+    others = tuple(_settings_of(each, run_id, holdout_from) for each in alone)
+    asked = prepared.spec.candidates
+    return dataclasses.replace(
+        _settings_of(prepared, run_id, holdout_from),
+        alternatives=others,
+        folds=asked.folds if asked else 0,
+        min_fold_rows=asked.min_fold_rows if asked else 0,
+        is_in_time=prepared.spec.time_column is not None,
+    )
 
 
 def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
