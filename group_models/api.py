@@ -12,12 +12,13 @@ from group_models.checking import load_checked
 from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
 from group_models.live.manifest import STATUSES
+from group_models.live.metrics import first_metric
 from group_models.live.parents import serving_key
 from group_models.live.sets import Alias, Live, newest_release, stored_model
 from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, KeysLike
 from group_models.ports import SparkFrame, SparkSession
-from group_models.registering import adopt_moves, show_release
+from group_models.registering import adopt_moves, show_gated, show_release
 from group_models.reporting import showing
 from group_models.runs.logging_runs import log_trained
 from group_models.spec import Scoring, check_run_id
@@ -60,6 +61,7 @@ def plan(
     SpecError, DataError
         Before any Spark job where it can be known before.
     """
+    from group_models.planning.source_checks import leaks
     from group_models.runs.preparing import empty_scope_text, make_plan, prepare
     from group_models.runs.starting import half_loaded
 
@@ -69,7 +71,8 @@ def plan(
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), ask)
     planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
-    refused = tuple(f"`train` refuses the source: {said}" for said in half_loaded(prepared, planned))
+    mistakes = [*leaks(planned.source_stats, checked.target), *half_loaded(prepared, planned)]
+    refused = tuple(f"`train` refuses the source: {said}" for said in mistakes)
     if prepared.scope.has_no_failed_key:
         refused = ("no key failed in its newest published run",)
     elif prepared.scope.text is not None and not planned.keys.num_rows:
@@ -117,6 +120,7 @@ def train(  # noqa: PLR0913 - the options of one verb
     """
     from group_models.adapters.mlflow_around import no_autologging
     from group_models.live import publishing
+    from group_models.live.fleet import publish_trained
     from group_models.runs.preparing import prepare
     from group_models.runs.resuming import check_run_exists
     from group_models.runs.training import Run, train_run
@@ -143,8 +147,9 @@ def train(  # noqa: PLR0913 - the options of one verb
             except MovedAliasError as e:
                 return dataclasses.replace(run, refusal=str(e))
             # Only a refusal ends the run: a log that cannot be written leaves it to a retry.
-            done, why = publishing.publish_unattended(tables, checked.model_set, run.run_id, limits=checked.limits)
+            done, why = publish_trained(tables, checked, run.run_id)
             if done is None:
+                show_gated(tables, checked)
                 return dataclasses.replace(run, refusal=why)
         show_release(tables, checked)
         return dataclasses.replace(run, release_id=done.release_id)
@@ -326,6 +331,15 @@ def show(
     if status is not None:
         rows = [row for row in rows if row["status"] == status]
     return rows if worst is None else showing.worst(rows, worst)
+
+
+def told_verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return in a sentence whether models per key pay, of all rows that `show` lists; None where none was measured."""
+    from group_models.reporting.verdict import verdict_of_rows
+
+    own = max((len(row["key"]) for row in rows), default=0)
+    found = verdict_of_rows([row for row in rows if len(row["key"]) == own], first_metric(rows))
+    return found.sentence() if found else None
 
 
 def _named(key: str | Mapping[str, Any], live: Live) -> tuple[str, KeyTexts | None]:

@@ -247,6 +247,8 @@ def show(
         out().print(report.facts_table("Key", report.row_facts(rows[0])))
     else:
         out().print(report.rows_table(f"{len(rows):,} key(s) of {spec}", rows, width=out().width))
+        if key is None and status is None and worst is None and (told := api.told_verdict(rows)):
+            say(told)
 
 
 @app.command()

@@ -10,8 +10,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from group_models.spec import Metric
-
 Floats: TypeAlias = NDArray[np.float64]
 
 Stage: TypeAlias = Literal["prepare", "fit", "evaluate", "refit", "serialize"]
@@ -98,21 +96,6 @@ def grouped_metrics(
         }
     is_finite = np.logical_and.reduceat(np.isfinite(prediction), starts)
     return {name: np.where(is_finite, values, np.nan) for name, values in found.items()}
-
-
-def error_together(metric: Metric, of_keys: Floats, rows: Floats) -> float:
-    """Return the error over the rows of all keys, from those of each and their rows.
-
-    Examples
-    --------
-    >>> error_together("mae", np.array([1.0, 4.0]), np.array([2.0, 1.0]))
-    2.0
-    >>> error_together("rmse", np.array([1.0, 7.0]), np.array([1.0, 1.0]))
-    5.0
-    """
-    if metric == "rmse":
-        return float(np.sqrt(np.average(of_keys**2, weights=rows)))
-    return float(np.average(of_keys, weights=rows))
 
 
 def holdout_cutoff(bucket_starts_us: ArrayLike, rows: ArrayLike, share: float) -> int | None:

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from group_models.comparing import error_together
 from group_models.errors import MovedAliasError, StateError
-from group_models.evaluation import error_together
 from group_models.live import mirrors
 from group_models.live.metrics import read_metric
 from group_models.live.publishing import append_acts, user

@@ -93,6 +93,12 @@ def show_release(tables: Tables, spec: Spec | None) -> list[Release]:
         return []
 
 
+def show_gated(tables: Tables, spec: Spec) -> None:
+    """Let the registry show a run that a gate left challenger, as `show_release` does; nothing without that gate."""
+    if spec.gates is not None and spec.gates.fleet is not None:
+        show_release(tables, spec)
+
+
 def _mirroring(tables: Tables, spec: Spec) -> Mirroring:
     try:
         from group_models.adapters.mlflow_registry import MlflowRegistry

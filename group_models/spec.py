@@ -12,6 +12,7 @@ import pydantic
 from pydantic import Field
 
 from group_models.errors import SpecError
+from group_models.gates import Gates
 from group_models.levels import level_mistake
 from group_models.spec_fields import (
     Bytes,
@@ -109,6 +110,7 @@ class Spec(Fields):
     scoring: Scoring = Scoring()
     # The metaclass of pydantic's models has a method `register`: a field of that name would warn.
     registration: Registration | None = Field(default=None, alias="register")
+    gates: Gates | None = None
     track: Track | None = None
     seed: int = Field(default=7, ge=0, lt=2**63)
     warehouse: str | None = None
@@ -181,6 +183,30 @@ class Spec(Fields):
             return "hash"
         return self.holdout.by
 
+    @pydantic.model_validator(mode="after")
+    def _gates_can_tell(self) -> Self:
+        if self.gates is not None and (mistake := self._gate_mistake(self.gates)):
+            raise ValueError(mistake)
+        return self
+
+    def _gate_mistake(self, gates: Gates) -> str | None:
+        if gates != Gates() and self.holdout_by == "none":
+            return "gates: they judge by the holdout, and the spec says `holdout: {by: none}`"
+        if gates.parent is not None and not self.levels:
+            return "gates.parent: no key has a parent; say `levels`, such as [[]] for one model of all rows"
+        if gates.asks_champion and self.refit and self.time_column is None:
+            return (
+                "gates.champion and gates.fleet compare on rows that the model that serves has not seen; with `refit` "
+                "it has seen all, and without a time_column nothing tells which are newer: name the time_column, or "
+                "say `refit: false`"
+            )
+        return None
+
+    @property
+    def asks_champion(self) -> bool:
+        """Whether a gate compares new models with those that serve now."""
+        return self.gates is not None and self.gates.asks_champion
+
     @property
     def schema_name(self) -> str:
         """The `catalog.schema` that holds the tables."""
@@ -219,6 +245,8 @@ class Spec(Fields):
                 del plain[name]
         if self.holdout.gap_hours is None:
             del plain["holdout"]["gap_hours"]
+        if self.gates is None:
+            del plain["gates"]
         return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:

@@ -187,7 +187,11 @@ _FIT = (
     Column("estimator", "string", "family or dotted path"),
     Column("params", "map<string,string>", "parameters as fitted: spec, seed, threads, best iteration"),
     Column("metrics", "map<string,double>", "metrics on the holdout"),
-    Column("baseline_metrics", "map<string,double>", "the same metrics of the training median"),
+    Column(
+        "baseline_metrics",
+        "map<string,double>",
+        "the same metrics of the training median, and as parent_mae, champion_mae, ... those of what else is compared",
+    ),
     Column("holdout_from", "timestamp", "first moment of the holdout"),
     Column("holdout_rows", "bigint", "usable rows in the holdout"),
     Column("fit_seconds", "double", "wall seconds of the key in its unit"),
@@ -232,7 +236,9 @@ STORE = Table(
         _required("wave", "int", "wave that committed the row"),
         _required("number", "bigint", "number of the commit; of rows with the same key and part the lowest counts"),
         _KEY_ID,
-        _required("part", "int", "-1 for a whole key; part of a salted one, from n_parts on before its refit"),
+        _required(
+            "part", "int", "-1 for a whole key, 0 of a parent before its refit; part of a salted one, then before that"
+        ),
         _required("format", "int", "format of mlmodel and data"),
         Column("mlmodel", "string", "the MLmodel file"),
         Column("data", "binary", "the data file; null where there is no model"),

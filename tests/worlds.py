@@ -316,6 +316,8 @@ class Expected:
     holdout_rows: int
     metrics: dict[str, float] | None
     baseline_metrics: dict[str, float] | None
+    measured: Any = None
+    """The model that has not seen the holdout."""
 
 
 def loop(
@@ -363,6 +365,7 @@ def _fit(
     is_measured = bool(held.any()) and not held.all()
     fitted = ~held if is_measured else np.ones(len(rows), bool)
     model, used = first_fit(sample, x[fitted], y[fitted], seed)
+    first = model
     measured = baseline = None
     if is_measured:
         median = np.full(int(held.sum()), np.median(y[~held]))
@@ -371,7 +374,7 @@ def _fit(
     if refit and used < len(x):
         model = sample.refit(model, x, y, seed) if sample.refit else sample.make(seed).fit(x, y)
         used = len(x)
-    return Expected(model, used, int(held.sum()), measured, baseline)
+    return Expected(model, used, int(held.sum()), measured, baseline, first)
 
 
 def first_fit(sample: Sample, x: pd.DataFrame, y: np.ndarray, seed: int) -> tuple[Any, int]:

@@ -16,17 +16,21 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
+from group_models.adapters.spark_references import MODEL, References, linked_keys, models_of, session_of
 from group_models.adapters.spark_score import MODEL_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
 from group_models.artifacts import FORMAT, StoredModel, digest, load_model
 from group_models.estimators.base import one_thread
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
+from group_models.fitting.comparisons import from_text, to_text
 from group_models.fitting.deaths import FitLimits
-from group_models.fitting.measuring import FAILURE, Measured, Meter
+from group_models.fitting.measuring import FAILURE, Measured, Meter, references_of
 from group_models.fitting.outcomes import RESULT, FitSettings, result_frame, result_table
+from group_models.fitting.references import NO_REFERENCE
 from group_models.fitting.summing import PAIR_TYPES, pair_columns, pair_of
 from group_models.frames import Roles
 from group_models.mlmodel import MlmodelTemplate
+from group_models.spec import Metric
 from group_models.tables import STORE, utc_now
 
 ROWS_PER_UNIT = 200_000
@@ -35,8 +39,8 @@ ROWS_PER_UNIT = 200_000
 UNITS_PER_SLOT = 4
 """Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
-BASELINE, UNITS, IS_DATA = "baseline", "units", "is_data"
-_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **PAIR_TYPES, **dict.fromkeys(FAILURE, "string")}
+BASELINE, UNITS, IS_DATA, COMPARED = "baseline", "units", "is_data", "compared"
+_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **PAIR_TYPES, COMPARED: "string", **dict.fromkeys(FAILURE, "string")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +53,18 @@ class Ensemble:
         The parts (as the store numbers them) that have not seen the holdout.
     baseline
         What the ensemble of the parts' medians predicts.
+    links
+        The numbers of the references that are its parent and its global model.
     """
 
     key_id: str
     parts: Sequence[int]
     holdout_rows: int
     baseline: float
+    links: tuple[int, int] = (NO_REFERENCE, NO_REFERENCE)
 
 
-def measure_ensembles(
+def measure_ensembles(  # noqa: PLR0913 - all that decides a measurement
     rows: DataFrame,
     plan: DataFrame,
     store: DataFrame,
@@ -66,6 +73,7 @@ def measure_ensembles(
     roles: Roles,
     key_types: Mapping[str, str],
     settings: FitSettings,
+    references: References,
     slots: int,
 ) -> dict[str, Measured]:
     """Return, by key id, what came of measuring each ensemble and its baseline over the key's holdout.
@@ -95,13 +103,16 @@ def measure_ensembles(
     data = _holdout_rows(rows, plan, ensembles, units, roles=roles, key_types=key_types, settings=settings)
     models = _measured_models(store, ensembles, units)
     mixed = data.unionByName(models, allowMissingColumns=True)
+    if not references.is_empty:
+        mixed = mixed.unionByName(_reference_rows(ensembles, units, references), allowMissingColumns=True)
     ordered = mixed.repartition(len(placed), sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA, sc.HASH)
-    limits, features = settings.limits, list(roles.features)
+    limits, features, metric = settings.limits, list(roles.features), settings.metric
+    links = [ensemble.links for ensemble in ensembles]
     # As many tasks as there are slots run at a time: of more, each has less of the time that the ensemble has.
     rounds = [-(-count // slots) for count in counts]
 
     def measure(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return _measured(batches, features, limits, rounds)
+        return _measured(batches, features, limits, rounds, links, metric)
 
     schema = ", ".join(f"{name} {kind}" for name, kind in _FOUND.items())
     found = ordered.mapInPandas(measure, schema).toArrow().sort_by(sc.UNIT).to_pylist()
@@ -140,6 +151,7 @@ def _holdout_rows(
         F.lit(True).alias(IS_DATA),  # noqa: FBT003 - a literal column
         BASELINE,
         sc.HASH,
+        sc.TIME,
         sc.TARGET,
         *sc.weight_columns(rows),
         *sc.feature_names(len(roles.features)),
@@ -178,6 +190,18 @@ def _measured_models(store: DataFrame, ensembles: Sequence[Ensemble], units: Seq
     )
 
 
+def _reference_rows(ensembles: Sequence[Ensemble], units: Sequence[Sequence[int]], references: References) -> DataFrame:
+    """Return the models that ensembles are compared with, as model rows in each of their units."""
+    wanted = [
+        {"key_id": ensemble.key_id, sc.UNIT: unit, sc.INDEX: ix,
+         "parent": ensemble.links[0], "global": ensemble.links[1]}
+        for ix, ensemble in enumerate(ensembles)
+        for unit in units[ix]
+    ]  # fmt: skip
+    found = models_of(linked_keys(wanted, session_of(references)), references)
+    return found.select(sc.UNIT, F.lit(-1).alias(MODEL_IX), F.lit(False).alias(IS_DATA), MODEL)  # noqa: FBT003
+
+
 def _packed(frame: pd.DataFrame) -> bytes:
     """Return the models of one key's parts as one data file, in the parts' order."""
     ordered = frame.sort_values("part")
@@ -185,24 +209,36 @@ def _packed(frame: pd.DataFrame) -> bytes:
 
 
 def _measured(
-    batches: Iterable[pd.DataFrame], features: Sequence[str], limits: FitLimits, rounds: Sequence[int]
+    batches: Iterable[pd.DataFrame],
+    features: Sequence[str],
+    limits: FitLimits,
+    rounds: Sequence[int],
+    links: Sequence[tuple[int, int]],
+    metric: Metric,
 ) -> Iterator[pd.DataFrame]:
     """Yield what came of the ensemble of a partition: its own row comes first, then those of its holdout."""
     meter: Meter | None = None
     unit = ix = -1
+    beside: list[bytes] = []
     shorts = dict(zip(sc.feature_names(len(features)), features, strict=True))
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch in batches:
             is_data = batch[IS_DATA].to_numpy(np.bool_)
             for row in batch[~is_data].to_dict("records"):
+                if row[MODEL_IX] < 0:
+                    beside.append(row[MODEL])
+                    continue
                 unit, ix = row[sc.UNIT], row[MODEL_IX]
-                meter = Meter(functools.partial(_load, row), limits, rounds=rounds[ix])
+                references = references_of(beside, links[ix], ix)
+                load = functools.partial(_load, row)
+                meter = Meter(load, limits, rounds=rounds[ix], references=references, metric=metric)
             if meter is not None and is_data.any():
                 rows = batch[is_data]
                 x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
                 y, baseline = (rows[name].to_numpy(np.float64) for name in (sc.TARGET, BASELINE))
-                meter.add(x, y, baseline, rows[sc.WEIGHT].to_numpy(np.float64) if sc.WEIGHT in rows else None)
+                weight = rows[sc.WEIGHT].to_numpy(np.float64) if sc.WEIGHT in rows else None
+                meter.add(x, y, baseline, rows[sc.TIME].to_numpy(np.int64), weight)
     if meter is not None:
         yield _row_of(unit, ix, meter.measured)
 
@@ -213,7 +249,8 @@ def _load(row: Mapping[Any, Any]) -> StoredModel:
 
 def _row_of(unit: int, ix: int, measured: Measured) -> pd.DataFrame:
     failure = measured.failure or dict.fromkeys(FAILURE)
-    row = {sc.UNIT: unit, MODEL_IX: ix, **pair_columns(measured.model, measured.baseline), **failure}
+    sums = {**pair_columns(measured.model, measured.baseline), COMPARED: to_text(measured.compared)}
+    row = {sc.UNIT: unit, MODEL_IX: ix, **sums, **failure}
     return pd.DataFrame([row], columns=list(_FOUND)).astype(dict.fromkeys(FAILURE, object))
 
 
@@ -222,7 +259,7 @@ def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
     found = Measured()
     for row in rows:
         failure = {name: row[name] for name in FAILURE} if row["status"] is not None else None
-        found = found.merge(Measured(*pair_of(row), failure))
+        found = found.merge(Measured(*pair_of(row), failure, from_text(row[COMPARED])))
     return found
 
 

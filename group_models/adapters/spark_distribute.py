@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,27 +33,44 @@ from group_models.estimators.base import EstimatorSettings, Features, Fitted, fe
 from group_models.estimators.boosters import BoosterPredictor, booster_family
 from group_models.estimators.registry import synthetic_rows
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable, why_no_metrics
+from group_models.fitting import comparisons
 from group_models.fitting.deaths import FitError
-from group_models.fitting.outcomes import FitSettings, identity, result_table, stored_columns
+from group_models.fitting.measuring import Reference, references_of
+from group_models.fitting.outcomes import (
+    MEASURED,
+    TRAIN_MEDIAN,
+    FitSettings,
+    identity,
+    result_table,
+    stored_columns,
+)
+from group_models.fitting.references import NO_REFERENCE
 from group_models.fitting.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
 from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.payloads import unpack
 from group_models.planning.distributing import refusal
+from group_models.spec import Metric
 from group_models.tables import WHOLE, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32
+COMPARED = "compared"
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class PlannedKey:
-    """The key to train: its id, the key as JSON, and its unit in the plan."""
+    """The key to train: its id, the key as JSON, its unit in the plan, and what it is compared with.
+
+    `models` are packed `ModelRow`s, of which `links` names the parent and the global one.
+    """
 
     key_id: str
     key: str
     unit: int | None = None
+    models: Sequence[bytes] = ()
+    links: tuple[int, int] = (NO_REFERENCE, NO_REFERENCE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +103,8 @@ def why_not(spark: SparkSession, estimator: EstimatorSettings, features: Feature
 def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slots: int) -> pa.Table:
     """Train one key over `slots` workers and return its outcome: columns `fitting.RESULT`, one row.
 
+    Where the settings say `keeps_measured` a second row has the model that has not seen the holdout.
+
     The row means what a row of `fitting.fit_unit` means, with two differences: `params` has `num_workers`, and
     `cpu_seconds` is null, since the workers' CPU time does not reach the driver.
 
@@ -108,24 +127,22 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
     started, clock = utc_now(), time.perf_counter()
     seed = key_seed(settings.seed, key.key_id)
     census = _Census(0, 0, 0, ())
-    outcome: dict[str, Any] = {}
 
-    def train(progress: _Progress) -> dict[str, Any]:
+    def train(progress: _Progress) -> list[dict[str, Any]]:
         nonlocal census
         census = _census(rows, settings)
         return _train_key(rows, key, settings, census, _boosting(settings, seed, slots), progress)
 
     tried = _attempt(train)
-    outcome = _failed(tried) if isinstance(tried, ErrorSummary) else tried
-    row = {
+    shared = {
         **identity(key.key_id, WHOLE, key.unit, seed, settings.estimator.label, settings),
         "holdout_rows": census.held,
-        **outcome,
         "fit_seconds": time.perf_counter() - clock,
         "started_at": started,
         "finished_at": utc_now(),
     }
-    return result_table([row])
+    outcomes = [_failed(tried)] if isinstance(tried, ErrorSummary) else tried
+    return result_table([{**shared, **outcome} for outcome in outcomes])
 
 
 def _too_few_slots(frame: DataFrame, slots: int) -> str | None:
@@ -196,7 +213,7 @@ def _shorts(settings: FitSettings) -> dict[str, str]:
 
 def _train_key(
     rows: DataFrame, key: PlannedKey, settings: FitSettings, census: _Census, boosting: Boosting, progress: _Progress
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     _check(census)
     is_measured, reason = _is_measured(census, settings)
     train = rows.where(~F.col(sc.HOLDOUT) & ~is_in_gap(settings)) if is_measured else rows
@@ -204,19 +221,19 @@ def _train_key(
     progress.stage = "fit"
     fitted = boosting.fit(train, count)
     measured: dict[str, Any] = {}
+    kept: list[dict[str, Any]] = []
     if is_measured:
         progress.stage = "evaluate"
         median = exact_median(train, sc.TARGET, count)
-        measured = _measure(fitted, median, rows.where(sc.HOLDOUT), settings, boosting.workers)
+        measured = _measure(fitted, median, rows.where(sc.HOLDOUT), settings, boosting.workers, key)
+        if settings.keeps_measured:
+            stored = stored_columns(fitted, key.key_id, key.key, settings)
+            kept = [{**stored, "part": MEASURED, "baseline_metrics": {TRAIN_MEDIAN: median}}]
     if settings.refit and fitted.rows_used < census.rows:
         progress.stage = "refit"
         fitted = boosting.refit(fitted, rows, census.rows)
     progress.stage = "serialize"
-    return {
-        "reason": reason,
-        **measured,
-        **stored_columns(fitted, key.key_id, key.key, settings),
-    }
+    return [{"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)}, *kept]
 
 
 def _check(census: _Census) -> None:
@@ -235,30 +252,44 @@ def _is_measured(census: _Census, settings: FitSettings) -> tuple[bool, str | No
     return reason is None, reason
 
 
-def _measure(fitted: Fitted, median: float, holdout: DataFrame, settings: FitSettings, workers: int) -> dict[str, Any]:
-    """Return metrics of the stored form and of the training median, summed up by the workers."""
+def _measure(
+    fitted: Fitted, median: float, holdout: DataFrame, settings: FitSettings, workers: int, key: PlannedKey
+) -> dict[str, Any]:
+    """Return metrics of the stored form, of the training median and of references, summed up by the workers."""
     stored = serialize(fitted)
     names = _shorts(settings)
     text = [name for name, kind in settings.features.items() if kind == "text"]
+    models, links, metric = list(key.models), key.links, settings.metric
 
     def sums(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        yield from _sums(batches, stored, names, text, median)
+        yield from _sums(batches, stored, names, text, median, references_of(models, links, 0), metric)
 
     dealt = spread(holdout.select(sc.TIME, sc.HASH, sc.TARGET, *names), workers)
-    schema = ", ".join(f"{name} {kind}" for name, kind in {WORKER: "int", **PAIR_TYPES}.items())
+    schema = ", ".join(f"{name} {kind}" for name, kind in {WORKER: "int", **PAIR_TYPES, COMPARED: "string"}.items())
     found = dealt.mapInPandas(sums, schema).toArrow().sort_by(WORKER).to_pylist()
     of_model, of_median = map(merged, zip(*map(pair_of, found), strict=True)) if found else (RegressionSums(),) * 2
     if of_model.not_finite:
         raise FitError(f"{of_model.not_finite} of {of_model.count} predictions on the holdout are not finite")
-    return {"metrics": of_model.metrics(), "baseline_metrics": of_median.metrics()}
+    compared: dict[str, comparisons.Comparison] = {}
+    for row in found:
+        compared = comparisons.merged(compared, comparisons.from_text(row[COMPARED]))
+    baselines = of_median.metrics() | comparisons.entries(compared, of_model.count)
+    return {"metrics": of_model.metrics(), "baseline_metrics": baselines}
 
 
 def _sums(
-    batches: Iterator[pd.DataFrame], stored: tuple[bytes, str], names: dict[str, str], text: list[str], median: float
+    batches: Iterator[pd.DataFrame],
+    stored: tuple[bytes, str],
+    names: dict[str, str],
+    text: list[str],
+    median: float,
+    references: Mapping[str, Reference],
+    metric: Metric,
 ) -> Iterator[pd.DataFrame]:
-    """Yield the sums of one partition of the holdout: those of the model and those of the median."""
+    """Yield the sums of one partition of the holdout: those of the model, of the median and of the references."""
     model, worker = BoosterPredictor.parse(unpack(*stored)[0]), -1
     of_model, of_median = RegressionSums(), RegressionSums()
+    compared: dict[str, comparisons.Comparison] = {}
     for batch in batches:
         if not len(batch):
             continue
@@ -266,6 +297,11 @@ def _sums(
         for name in text:
             x[name] = none_where(x[name].to_numpy(dtype=object), x[name].isna().to_numpy())
         y, worker = batch[sc.TARGET].to_numpy(np.float64), int(batch[WORKER].iloc[0])
-        of_model = of_model.add(y, model.predict(x))
+        prediction, time_us = model.predict(x), batch[sc.TIME].to_numpy(np.int64)
+        of_model = of_model.add(y, prediction)
+        others = {name: reference.predict_newer(x, time_us) for name, reference in references.items()}
+        found = {name: comparisons.Comparison.of(y, prediction, other, metric) for name, other in others.items()}
+        compared = comparisons.merged(compared, found)
         of_median = of_median.add(y, np.full(len(y), median))
-    yield pd.DataFrame([{WORKER: worker, **pair_columns(of_model, of_median)}])
+    sums = {**pair_columns(of_model, of_median), COMPARED: comparisons.to_text(compared)}
+    yield pd.DataFrame([{WORKER: worker, **sums}])

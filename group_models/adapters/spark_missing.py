@@ -1,4 +1,4 @@
-"""Watch, while the source is measured, in how many rows each feature is missing: no pass of its own."""
+"""Watch, while the source is measured, where features are missing, and which are the target: no pass of its own."""
 
 from __future__ import annotations
 
@@ -12,29 +12,59 @@ from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.frames import Roles
 
-_ROWS = "rows"
+_ROWS, _LOW, _HIGH, _OTHER = "rows", "lowest target", "highest target", "other than the target "
+_USABLE = "usable"
+_FEWEST = 100
+"""Rows with a usable target from which a feature that equals it is no chance."""
+
 _WAIT_S = 60.0
 """How long a finished query's metrics may take to arrive; they come by Spark's listener bus, which may drop events."""
 
 
 class MissingShares:
-    """The share of rows in which each feature is null or NaN, seen by the first query over the watched rows."""
+    """The share of rows in which each feature is null or NaN, seen by the first query over the watched rows.
+
+    The same query tells which features are the target in every row that has one.
+    """
 
     def __init__(self, roles: Roles) -> None:
         self._names = dict(zip(sc.feature_names(len(roles.features)), roles.features.items(), strict=True))
         self._observation = Observation()
+        self._counts: dict[str, int] | None = None
 
     def watch(self, rows: DataFrame) -> DataFrame:
         """Return the rows, watched; of `spark_columns.fit_columns`."""
         missing = [_is_missing(short, kind).alias(short) for short, (_, kind) in self._names.items()]
-        return rows.observe(self._observation, F.count(F.lit(1)).alias(_ROWS), *missing)
+        numeric = [short for short, (_, kind) in self._names.items() if kind == "numeric"]
+        usable = F.when(sc.is_usable(), F.col(sc.TARGET))
+        ends = [F.min(usable).alias(_LOW), F.max(usable).alias(_HIGH), F.count(usable).alias(_USABLE)]
+        others = [
+            F.count_if(sc.is_usable() & ~F.col(short).eqNullSafe(F.col(sc.TARGET))).alias(_OTHER + short)
+            for short in numeric
+        ]
+        return rows.observe(self._observation, F.count(F.lit(1)).alias(_ROWS), *missing, *ends, *others)
+
+    def targets(self) -> list[str]:
+        """Return the features that are the target in every row with a usable one, where it is no constant."""
+        counts = self._seen()
+        if counts.get(_USABLE, 0) < _FEWEST or counts[_LOW] == counts[_HIGH]:
+            return []
+        return [name for short, (name, _) in self._names.items() if counts.get(_OTHER + short) == 0]
 
     def shares(self) -> dict[str, float]:
-        """Return the shares by feature, after the query has given rows; none where Spark lost the metrics.
+        """Return the shares by feature, after the query has given rows; none where Spark lost the metrics."""
+        counts = self._seen()
+        rows = counts.get(_ROWS, 0)
+        return {name: counts[short] / rows for short, (name, _) in self._names.items()} if rows else {}
+
+    def _seen(self) -> dict[str, int]:
+        """Return what the query saw, asked for once.
 
         A classic session waits for them without end, and there are none at all where Spark saw without running it
         that a query has no rows (seen in Spark 4.2): hence the thread, and ask only where rows came.
         """
+        if self._counts is not None:
+            return self._counts
         found: dict[str, int] = {}
 
         def ask() -> None:
@@ -44,9 +74,8 @@ class MissingShares:
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         thread.join(_WAIT_S)
-        counts = dict(found)
-        rows = counts.get(_ROWS, 0)
-        return {name: counts[short] / rows for short, (name, _) in self._names.items()} if rows else {}
+        self._counts = dict(found)
+        return self._counts
 
 
 def _is_missing(short: str, kind: str) -> Column:

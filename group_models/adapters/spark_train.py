@@ -14,6 +14,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_references import (
+    LINKS,
+    MODEL,
+    NO_REFERENCES,
+    References,
+    links_column,
+    model_rows,
+    with_links,
+)
 from group_models.fitting.outcomes import RESULT, FitSettings
 from group_models.fitting.units import fit_unit
 from group_models.frames import Roles
@@ -30,7 +39,8 @@ _FILE_BYTES = 128 * 2**20
 class Wave:
     """One wave: its number in the plan, the commit number, and its units, largest first.
 
-    `has_copies`: some of its salted keys are thinned, for they have many identical rows.
+    `has_copies`: some of its salted keys are thinned, for they have many identical rows. `references`: what its keys
+    are compared with.
     """
 
     number: int
@@ -39,6 +49,7 @@ class Wave:
     units: tuple[int, ...]
     model_bytes: float
     has_copies: bool = False
+    references: References = NO_REFERENCES
 
 
 def train_wave(
@@ -77,7 +88,9 @@ def train_wave(
     assigned = _assigned(plan, done, wave, key_types)
     count = len(wave.units)
     data_rows = _data_rows(rows, assigned, wave, roles, settings)
-    unit_rows = data_rows.unionByName(_key_rows(assigned), allowMissingColumns=True)
+    unit_rows = data_rows.unionByName(_key_rows(assigned, wave.references), allowMissingColumns=True)
+    if not wave.references.is_empty:
+        unit_rows = unit_rows.unionByName(model_rows(assigned, wave.references), allowMissingColumns=True)
 
     def fit(frame: pd.DataFrame) -> pd.DataFrame:
         # One parameter and no default: Spark would take a second one for (key, frame).
@@ -209,9 +222,13 @@ def is_in_gap(settings: FitSettings) -> Column:
     return (F.col(sc.TIME) < F.lit(settings.holdout_from_us)) & (F.col(sc.TIME) >= first)
 
 
-def _key_rows(assigned: DataFrame) -> DataFrame:
+def _key_rows(assigned: DataFrame, references: References) -> DataFrame:
     """Return one row per key that tells its unit which key has which index; the data rows carry only the index."""
-    return assigned.select(sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY), PART, N_PARTS, OVERRIDE)
+    key = F.to_json(KEY).alias(KEY)
+    names: list[Column | str] = [sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, key, PART, N_PARTS, OVERRIDE]
+    if references.is_empty:
+        return assigned.select(*names)
+    return with_links(assigned, references).select(*names, links_column().alias(MODEL))
 
 
 def _is_retry() -> bool:
@@ -225,5 +242,10 @@ def _fit(frame: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
     """Split what a unit got into its keys and its rows, and fit it."""
     is_key = frame[KEY_ID].notna().to_numpy()
     named = [sc.INDEX, KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS, OVERRIDE]
-    references = frame.loc[is_key, named].rename(columns={PLAN_UNIT: sc.UNIT})
-    return fit_unit(frame.loc[~is_key], references, settings)
+    if MODEL not in frame:
+        references = frame.loc[is_key, named].rename(columns={PLAN_UNIT: sc.UNIT})
+        return fit_unit(frame.loc[~is_key], references, settings)
+    references = frame.loc[is_key, [*named, MODEL]].rename(columns={PLAN_UNIT: sc.UNIT, MODEL: LINKS})
+    is_model = frame[MODEL].notna().to_numpy() & ~is_key
+    models = frame.loc[is_model, MODEL].tolist()
+    return fit_unit(frame.loc[~is_key & ~is_model], references, settings, models)

@@ -77,7 +77,7 @@ def choose_family(key: KeyRows, train: Rows, families: Sequence[Family], setting
     place = 0 if chosen is None else chosen.place
     said = _said(families, [why for _, why in tried], chosen)
     metrics = {} if chosen is None else _metrics(chosen, settings)
-    return Choice(families[place], (settings, *settings.alternatives)[place], said, metrics)
+    return Choice(families[place], settings.choosing(place), said, metrics)
 
 
 def _metrics(chosen: Chosen, settings: FitSettings) -> dict[str, float]:
@@ -104,7 +104,7 @@ def _errors(
     for fit, validate in folds:
         try:
             errors.append(_error(key, places[fit], places[validate], family, settings, seed))
-        except Exception as error:  # noqa: BLE001 - user code: a candidate that fails is none
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: a candidate that fails is none
             return [math.nan] * len(folds), error_summary(error, "fit").error_type
     return errors, None if all(map(math.isfinite, errors)) else "predictions that are not finite"
 

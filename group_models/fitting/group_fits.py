@@ -19,7 +19,8 @@ from group_models.estimators.batched import BatchedFamily, FittedGroups, medians
 from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken, weighted_medians
 from group_models.evaluation import grouped_metrics, why_no_metrics
-from group_models.fitting.outcomes import FitSettings, identity, stored_columns
+from group_models.fitting.outcomes import MEASURED, TRAIN_MEDIAN, FitSettings, identity, stored_columns
+from group_models.fitting.references import Columns, UnitPredictions
 from group_models.fitting.unit_rows import UnitRows
 from group_models.keys import key_seed
 from group_models.tables import WHOLE, utc_now
@@ -38,6 +39,7 @@ class _Rows:
     is_gap: Flags
     offsets: Ints
     weight: Floats | None
+    references: UnitPredictions
 
     @property
     def counts(self) -> Ints:
@@ -58,8 +60,9 @@ class _Rows:
 
     def _take(self, rows: Flags, counts: Ints) -> _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        weight = taken(self.weight, rows)
-        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], self.is_gap[rows], offsets, weight)
+        weight, references = taken(self.weight, rows), self.references.take(rows)
+        held, gap = self.is_holdout[rows], self.is_gap[rows]
+        return _Rows(self.table.take(rows), self.y[rows], held, gap, offsets, weight, references)
 
     def fitted_by(self, family: BatchedFamily) -> FittedGroups:
         """Return the models of the keys."""
@@ -73,7 +76,9 @@ class _Rows:
         return weighted_medians(self.y, self.weight, self.offsets)
 
 
-def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> dict[int, list[dict[str, Any]]]:
+def fit_groups(
+    unit: UnitRows, family: BatchedFamily, settings: FitSettings, references: UnitPredictions
+) -> dict[int, list[dict[str, Any]]]:
     """Return the outcomes of the keys that went well, by their place in the unit."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     table = unit.table(family.shape.numeric, tuple(family.shape.text))
@@ -82,7 +87,7 @@ def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> 
     if not len(places):
         return {}
     is_gap = settings.is_in_gap(unit.time_us)
-    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, unit.weight).of_keys(is_able)
+    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, unit.weight, references).of_keys(is_able)
     done = _Done.of(rows, family, settings)
     share = rows.counts / len(rows.y)
     seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
@@ -92,15 +97,20 @@ def fit_groups(unit: UnitRows, family: BatchedFamily, settings: FitSettings) -> 
             continue
         key_id, key, number, _, _ = unit.names[place]
         seed = key_seed(settings.seed, key_id)
-        outcomes[place] = [{
+        shared = {
             **identity(key_id, WHOLE, number, seed, family.name, settings),
             "fit_seconds": float(seconds[own]),
             "cpu_seconds": float(cpu_seconds[own]),
             "started_at": started,
-            **done.outcome(own, settings),
-            **stored_columns(done.fitted(own, seed), key_id, key, settings),
             "finished_at": utc_now(),
-        }]  # fmt: skip
+        }
+        outcome = done.outcome(own, settings)
+        stored = stored_columns(done.fitted(own, seed), key_id, key, settings)
+        outcomes[place] = [{**shared, **outcome, **stored}]
+        if settings.keeps_measured and (first := done.measured_fit(own, seed)) is not None:
+            median = {"holdout_rows": outcome["holdout_rows"], "baseline_metrics": {TRAIN_MEDIAN: done.median(own)}}
+            kept = stored_columns(first, key_id, key, settings)
+            outcomes[place].append({**shared, **kept, **median, "part": MEASURED})
     return outcomes
 
 
@@ -133,6 +143,8 @@ class _Measured:
     is_finite: Flags
     metrics: Mapping[str, Floats]
     baseline: Mapping[str, Floats]
+    median: Floats
+    compared: Columns
 
     @classmethod
     def of(cls, fitted: FittedGroups, train: _Rows, holdout: _Rows) -> _Measured:
@@ -140,7 +152,8 @@ class _Measured:
         flags = holdout.counts > 0
         place = np.cumsum(flags) - 1
         if not flags.any():
-            return cls(flags, place, flags[:0], {}, {})
+            none = Columns({}, np.zeros(0, dtype=np.int64))
+            return cls(flags, place, flags[:0], {}, {}, np.zeros(0), none)
         starts = holdout.offsets[:-1][flags]
         prediction = fitted.predict(holdout.table, holdout.offsets)
         known = train.of_keys(flags)
@@ -151,6 +164,8 @@ class _Measured:
             np.logical_and.reduceat(np.isfinite(prediction), starts),
             grouped_metrics(holdout.y, prediction, starts, holdout.weight),
             grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts, holdout.weight),
+            median,
+            holdout.references.compared(holdout.y, prediction, starts, holdout.weight),
         )
 
     def columns(self, own: int) -> dict[str, Any]:
@@ -159,7 +174,9 @@ class _Measured:
             return {}
         place = self.place[own]
         found = {"metrics": self.metrics, "baseline_metrics": self.baseline}
-        return {name: {m: float(values[place]) for m, values in of.items()} for name, of in found.items()}
+        columns = {name: {m: float(values[place]) for m, values in of.items()} for name, of in found.items()}
+        columns["baseline_metrics"] |= self.compared.of_key(int(place))
+        return columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,6 +214,14 @@ class _Done:
         if self.again is None or not self.measured.flags[own]:
             return self.first.fitted(own, seed=seed)
         return self.again.fitted(int(self.measured.place[own]), seed=seed)
+
+    def measured_fit(self, own: int, seed: int) -> Fitted | None:
+        """Return the model of one key that has not seen its holdout, None where it has none."""
+        return self.first.fitted(own, seed=seed) if self.measured.flags[own] else None
+
+    def median(self, own: int) -> float:
+        """Return the median target of the rows that this model was fitted on."""
+        return float(self.measured.median[self.measured.place[own]])
 
     def outcome(self, own: int, settings: FitSettings) -> dict[str, Any]:
         """Return what the split of one key says of it."""

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from group_models.comparing import Ints
 from group_models.estimators.base import Predictor
 from group_models.evaluation import Floats, Stage
+from group_models.fitting.comparisons import Comparison, Comparisons, merged
 from group_models.fitting.deaths import Death, FitLimits, death_columns, memory_reason, raised_columns
 from group_models.fitting.guards import Guard
+from group_models.fitting.references import NAMES, ModelRow, ensemble_of, predicted
 from group_models.fitting.summing import RegressionSums
+from group_models.spec import Metric
 
 FAILURE = ("status", "reason", "error_type", "error_message", "error_stage", "traceback")
 """Columns of a store row that say how the measuring of an ensemble failed."""
 
 _STAGE: Stage = "evaluate"
 _LEAST_S = 0.001
+_NOTHING = -(2**63) - 1
+"""Before the time of any row, those without a time included."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +44,55 @@ class Measured:
     model: RegressionSums = dataclasses.field(default_factory=RegressionSums)
     baseline: RegressionSums = dataclasses.field(default_factory=RegressionSums)
     failure: dict[str, Any] | None = None
+    compared: Comparisons = dataclasses.field(default_factory=dict)
 
     def merge(self, other: Measured) -> Measured:
         """Return what came of the rows of both; of two failures the first."""
         return Measured(
-            self.model.merge(other.model), self.baseline.merge(other.baseline), self.failure or other.failure
+            self.model.merge(other.model),
+            self.baseline.merge(other.baseline),
+            self.failure or other.failure,
+            merged(self.compared, other.compared),
         )
+
+
+@dataclasses.dataclass
+class Reference:
+    """A model that ensembles are compared with, on rows newer than it has seen."""
+
+    load: Callable[[], Predictor]
+    seen_until_us: int
+    _model: Predictor | None = None
+
+    def predict_newer(self, x: pd.DataFrame, time_us: Ints) -> Floats:
+        """Return its predictions; NaN for rows that it has seen, and for all where it fails."""
+
+        def loaded() -> Predictor:
+            if self._model is None:
+                self._model = self.load()
+            return self._model
+
+        return np.where(time_us > self.seen_until_us, predicted(loaded, x), np.nan)
+
+
+def references_of(models: Sequence[bytes], links: tuple[int, int], index: int) -> dict[str, Reference]:
+    """Return the references of one key by name, from packed `ModelRow`s.
+
+    Parameters
+    ----------
+    links
+        The numbers of its parent and of the global model.
+    index
+        That of the key, which its champion's row names.
+    """
+    rows = sorted((ModelRow.parse(packed) for packed in models), key=lambda row: row.part)
+    found = {}
+    for name, role, number in zip(NAMES, ("parent", "parent", "champion"), (*links, index), strict=True):
+        own = [row for row in rows if (row.role, row.reference) == (role, number)]
+        if own:
+            seen = own[0].seen_until_us if role == "champion" else _NOTHING
+            found[name] = Reference(functools.partial(ensemble_of, own), seen)
+    return found
 
 
 class Meter:
@@ -55,18 +106,32 @@ class Meter:
         What reading the model and all its predictions may take together; waiting for rows does not count.
     rounds
         How many meters of the same ensemble follow one another, each with its share of the time.
+    references
+        By name, the models that it is compared with.
     """
 
-    def __init__(self, load: Callable[[], Predictor], limits: FitLimits, *, rounds: int = 1) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Predictor],
+        limits: FitLimits,
+        *,
+        rounds: int = 1,
+        references: Mapping[str, Reference] = MappingProxyType({}),
+        metric: Metric = "mae",
+    ) -> None:
         self._load = load
         self._limits = limits
         self._time_s = None if limits.timeout_s is None else limits.timeout_s / rounds
         self._model: Predictor | None = None
         self._seconds = 0.0
+        self._references = dict(references)
+        self._metric = metric
         self.measured = Measured()
 
-    def add(self, x: pd.DataFrame, y: Floats, baseline: Floats, weight: Floats | None = None) -> None:
-        """Take in rows of the holdout: their features, targets, what the baseline predicts, and weights if any."""
+    def add(
+        self, x: pd.DataFrame, y: Floats, baseline: Floats, time_us: Ints | None = None, weight: Floats | None = None
+    ) -> None:
+        """Take in rows of the holdout: features, targets, what the baseline predicts, times, and weights if any."""
         if self.measured.failure is not None:
             return
         clock = time.perf_counter()
@@ -75,8 +140,24 @@ class Meter:
         if isinstance(found, dict):
             self.measured = dataclasses.replace(self.measured, failure=found)
             return
-        sums = Measured(RegressionSums.of(y, found, weight), RegressionSums.of(y, baseline, weight))
+        compared = self._compared(x, y, found, np.zeros(len(y), dtype=np.int64) if time_us is None else time_us, weight)
+        model, median = RegressionSums.of(y, found, weight), RegressionSums.of(y, baseline, weight)
+        sums = Measured(model, median, compared=compared)
         self.measured = self.measured.merge(sums)
+
+    def _compared(
+        self, x: pd.DataFrame, y: Floats, prediction: Floats, time_us: Ints, weight: Floats | None
+    ) -> dict[str, Comparison]:
+        """Return how the references do on the same rows; one that breaks a limit is asked no more."""
+        found = {}
+        for name, reference in list(self._references.items()):
+            with Guard(self._limits) as guard:
+                done = guard.run(functools.partial(reference.predict_newer, x, time_us))
+            if isinstance(done, Death):
+                del self._references[name]
+                continue
+            found[name] = Comparison.of(y, prediction, done, self._metric, weight)
+        return found
 
     def _guarded(self, x: pd.DataFrame) -> Floats | dict[str, Any]:
         """Return the predictions, or columns `FAILURE`."""

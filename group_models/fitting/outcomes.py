@@ -17,10 +17,16 @@ from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
 from group_models.mlmodel import MlmodelTemplate
 from group_models.spec import Metric
-from group_models.tables import STORE, moment, utc_now
+from group_models.tables import STORE, WHOLE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
 """Columns of a store row that a unit fills; the wave's adapter adds the others."""
+
+TRAIN_MEDIAN = "train_median"
+"""Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
+
+MEASURED = WHOLE + 1
+"""Part of the model of a whole key that has not seen the holdout; of a salted key's part it is `part + n_parts`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +53,11 @@ class FitSettings:
         What the fit of one key may take.
     is_isolated
         Each key is fitted in a child process, so that one that kills its process is a row too.
+    keeps_measured
+        A whole key leaves the model that has not seen the holdout too, as its part 0: what its children are
+        compared with.
+    metric
+        What decides which of two models is better.
     """
 
     model_set: str
@@ -62,6 +73,8 @@ class FitSettings:
     holdout_from_us: int | None
     limits: FitLimits = NO_LIMITS
     is_isolated: bool = False
+    keeps_measured: bool = False
+    metric: Metric = "mae"
     gap_us: int = 0
     overrides: tuple[FitSettings, ...] = ()
     alternatives: tuple[FitSettings, ...] = ()
@@ -69,16 +82,20 @@ class FitSettings:
     min_fold_rows: int = 0
     is_in_time: bool = True
 
-    @property
-    def metric(self) -> Metric:
-        """The error by which estimators are chosen."""
-        return self.estimator.metric or "mae"
-
     def of(self, place: float | None) -> FitSettings:
         """Return the settings for the keys of an override; as they are for those of none."""
         if place is None or np.isnan(place):
             return self
-        return dataclasses.replace(self.overrides[int(place)], is_isolated=self.is_isolated)
+        of_place = self.overrides[int(place)]
+        names = ("estimator", "template", "features", "alternatives")
+        return dataclasses.replace(self, **{name: getattr(of_place, name) for name in names})
+
+    def choosing(self, place: int) -> FitSettings:
+        """Return the settings with the estimator that is in this place of the candidates, the own one first."""
+        if place == 0:
+            return self
+        other = self.alternatives[place - 1]
+        return dataclasses.replace(self, estimator=other.estimator, template=other.template)
 
     def is_in_gap(self, time_us: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which rows are before the holdout, and too near to it to be in a fit that is measured on it."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from group_models.evaluation import why_no_metrics
+from group_models.fitting.comparisons import entries
 from group_models.fitting.measuring import Measured
-from group_models.fitting.outcomes import FitSettings, identity
-from group_models.fitting.units import EMPTY_PART, TRAIN_MEDIAN
+from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings, identity
+from group_models.fitting.units import EMPTY_PART
 from group_models.keys import key_seed
 from group_models.tables import WHOLE
 
@@ -92,7 +93,8 @@ def with_metrics(outcome: PartsOutcome, measured: Measured) -> dict[str, Any]:
     if model.not_finite:
         said = f"{model.not_finite} of {model.count} predictions on the holdout are not finite"
         return {**outcome.columns, "status": "failed", "error_stage": "evaluate", "reason": f"evaluate: {said}"}
-    metrics = {"metrics": model.metrics(), "baseline_metrics": measured.baseline.metrics()}
+    compared = entries(measured.compared, model.count)
+    metrics = {"metrics": model.metrics(), "baseline_metrics": {**measured.baseline.metrics(), **compared}}
     return {**outcome.columns, **metrics, "holdout_rows": model.count}
 
 

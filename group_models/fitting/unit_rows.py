@@ -23,7 +23,8 @@ Rows: TypeAlias = slice | npt.NDArray[np.intp]
 class KeyRows:
     """One key of a unit, or one part of a salted key: who it is, and its rows in their order.
 
-    `part` is `WHOLE` or the part's place among `n_parts`; `numbers` are the numeric features of `x`.
+    `part` is `WHOLE` or the part's place among `n_parts`; `numbers` are the numeric features of `x`; `rows` says where
+    they stand in the unit.
     """
 
     key_id: str
@@ -35,6 +36,7 @@ class KeyRows:
     numbers: Floats
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
+    rows: slice
     time_us: Ints
     weight: Floats | None
     fold: Ints | None
@@ -56,6 +58,8 @@ class UnitRows:
         The numeric features, shape (numeric features, rows).
     text
         The text features by name, None for missing.
+    indices
+        Per key its index in the unit's frame.
     """
 
     features: Mapping[str, ColumnKind]
@@ -66,6 +70,7 @@ class UnitRows:
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
     time_us: Ints
+    indices: tuple[int, ...]
     weight: Floats | None
     fold: Ints | None
 
@@ -89,6 +94,7 @@ class UnitRows:
             frame["y"].to_numpy(np.float64)[order],
             frame["is_holdout"].to_numpy(np.bool_)[order],
             time_us[order],
+            tuple(wanted.tolist()),
             frame["w"].to_numpy(np.float64)[order] if "w" in frame else None,
             frame["fold"].to_numpy(np.int64)[order] if "fold" in frame else None,
         )
@@ -108,7 +114,11 @@ class UnitRows:
         weight = None if self.weight is None else self.weight[rows]
         fold = None if self.fold is None else self.fold[rows]
         held, at = self.is_holdout[rows], self.time_us[rows]
-        return KeyRows(*self.names[place], x, numbers, self.y[rows], held, at, weight, fold)
+        return KeyRows(*self.names[place], x, numbers, self.y[rows], held, rows, at, weight, fold)
+
+    def x(self, rows: npt.NDArray[np.intp]) -> pd.DataFrame:
+        """Return the features of some rows under their own names."""
+        return pd.DataFrame(self._x.iloc[rows])
 
     def only(self, features: Mapping[str, ColumnKind]) -> UnitRows:
         """Return the rows with some of their features."""

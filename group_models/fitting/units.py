@@ -20,8 +20,16 @@ from group_models.fitting.choosing import choose_family, families_of
 from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
-from group_models.fitting.isolation import fit_in_child
-from group_models.fitting.outcomes import FitSettings, identity, result_frame, stored_columns
+from group_models.fitting.isolation import fit_in_child, run_in_child
+from group_models.fitting.outcomes import (
+    MEASURED,
+    TRAIN_MEDIAN,
+    FitSettings,
+    identity,
+    result_frame,
+    stored_columns,
+)
+from group_models.fitting.references import UnitPredictions, predict_held
 from group_models.fitting.unit_rows import KeyRows, Rows, UnitRows, numeric_names
 from group_models.frames import ColumnKind
 from group_models.keys import key_seed
@@ -30,14 +38,13 @@ from group_models.tables import WHOLE, utc_now
 EMPTY_PART = "too_small"
 """Status of a part that no row fell into: a key of few distinct rows. The ensemble goes without it."""
 
-TRAIN_MEDIAN = "train_median"
-"""Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 Outcomes: TypeAlias = dict[int, list[dict[str, Any]]]
 
 
-def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
+def fit_unit(
+    frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings, models: Sequence[bytes] = ()
+) -> pd.DataFrame:
     """Fit every key of a unit; a key that fails is a row that says why.
 
     Parameters
@@ -49,13 +56,16 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
         rows, any index.
     references
         One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
-        `part int, n_parts int`; `override int` where the spec has overrides, null for none.
+        `part int, n_parts int`; `override int` where the spec has overrides, null for none; where models came along,
+        `links binary`: which of them the key is compared with.
+    models
+        Models that the unit's keys are compared with, each a packed `references.ModelRow`.
 
     Returns
     -------
     Columns `RESULT`, in order of key index: one row per row of `references`. A part that was measured and then
     refitted has two: its model under `part`, and under `part + n_parts` the one that has not seen the holdout,
-    for measuring the ensemble.
+    for measuring the ensemble. So has a whole key where the settings say `keeps_measured`.
 
     Raises
     ------
@@ -63,17 +73,21 @@ def fit_unit(frame: pd.DataFrame, references: pd.DataFrame, settings: FitSetting
         Keys are to be isolated where no child process can be made.
     """
     if "override" not in references or references["override"].isna().all():
-        return _fit_alike(frame, references, settings, settings.features)
+        return _fit_alike(frame, references, settings, settings.features, models)
     # Planned units have keys of one override; any others are taken apart.
     found = [
-        _fit_alike(frame, of_place, settings.of(of_place["override"].iloc[0]), settings.features)
+        _fit_alike(frame, of_place, settings.of(of_place["override"].iloc[0]), settings.features, models)
         for _, of_place in references.groupby("override", dropna=False)
     ]
     return pd.concat(found, ignore_index=True)
 
 
 def _fit_alike(
-    frame: pd.DataFrame, references: pd.DataFrame, settings: FitSettings, given: Mapping[str, ColumnKind]
+    frame: pd.DataFrame,
+    references: pd.DataFrame,
+    settings: FitSettings,
+    given: Mapping[str, ColumnKind],
+    models: Sequence[bytes],
 ) -> pd.DataFrame:
     """Fit keys of the same settings; `given` are the features that the frame has."""
     families = families_of(settings)
@@ -82,34 +96,62 @@ def _fit_alike(
         other.load()
     with one_thread(families[0]), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
-        unit = UnitRows.of(frame, references, given).only(settings.features)
-        together = _fit_together(unit, families, settings, guard)
-        return result_frame(
-            [
-                outcome
-                for place in range(len(unit.names))
-                for outcome in (together.get(place) or _fit_guarded(unit.key(place), families, settings, guard))
-            ]
-        )
+        # What a key is compared with may read features that its own estimator does not.
+        unit = UnitRows.of(frame, references, given)
+        predicted = _predict_references(unit, references, models, settings, guard)
+        fitted = fit_rows(unit.only(settings.features), families, settings, guard, predicted)
+        return result_frame([outcome for of_key in fitted for outcome in of_key])
+
+
+def fit_rows(
+    unit: UnitRows, families: Sequence[Family], settings: FitSettings, guard: Guard, predicted: UnitPredictions
+) -> list[list[dict[str, Any]]]:
+    """Return the outcomes of each key of a unit, in the unit's order."""
+    together = _fit_together(unit, families, settings, guard, predicted)
+
+    def outcomes_of(place: int) -> list[dict[str, Any]]:
+        key = unit.key(place)
+        return _fit_guarded(key, families, settings, guard, predicted.take(key.rows))
+
+    return [together.get(place) or outcomes_of(place) for place in range(len(unit.names))]
+
+
+def _predict_references(
+    unit: UnitRows, references: pd.DataFrame, models: Sequence[bytes], settings: FitSettings, guard: Guard
+) -> UnitPredictions:
+    """Return what the models that came along predict; nothing where that breaks a limit or kills its process."""
+    none = UnitPredictions.none(len(unit.y), settings.metric)
+    if not models or not len(unit.y):
+        return none
+    ordered = references.sort_values("key_index")
+    links = ordered["links"].tolist() if "links" in ordered else [None] * len(ordered)
+
+    def predict() -> UnitPredictions:
+        return predict_held(unit, links, models, settings.metric)
+
+    done = run_in_child(predict, settings.limits) if settings.is_isolated else guard.run(predict)
+    return none if isinstance(done, Death) else done
 
 
 def _fit_together(
-    unit: UnitRows, families: Sequence[Family], settings: FitSettings, guard: Guard
+    unit: UnitRows, families: Sequence[Family], settings: FitSettings, guard: Guard, predicted: UnitPredictions
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the outcomes of the keys that the family fits at once, by place; where that breaks a limit, of none."""
     family = families[0]
     if not isinstance(family, BatchedFamily) or settings.is_isolated or len(families) > 1:
         return {}
-    done = guard.run(lambda: fit_groups(unit, family, settings))
+    done = guard.run(lambda: fit_groups(unit, family, settings, predicted))
     return {} if isinstance(done, Death) else done
 
 
-def _fit_guarded(key: KeyRows, families: Sequence[Family], settings: FitSettings, guard: Guard) -> list[dict[str, Any]]:
+def _fit_guarded(
+    key: KeyRows, families: Sequence[Family], settings: FitSettings, guard: Guard, predicted: UnitPredictions
+) -> list[dict[str, Any]]:
     """Return the outcome of one key or part, also where its fit breaks a limit or kills its process."""
     started = utc_now()
 
     def fit() -> list[dict[str, Any]]:
-        return _fit_key(key, families, settings)
+        return _fit_key(key, families, settings, predicted)
 
     done = fit_in_child(fit, families[0], settings.limits) if settings.is_isolated else guard.run(fit)
     if not isinstance(done, Death):
@@ -119,13 +161,15 @@ def _fit_guarded(key: KeyRows, families: Sequence[Family], settings: FitSettings
     return [{**_identity(key, families[0], settings, seed), **times, **death_columns(done)}]
 
 
-def _fit_key(key: KeyRows, families: Sequence[Family], settings: FitSettings) -> list[dict[str, Any]]:
+def _fit_key(
+    key: KeyRows, families: Sequence[Family], settings: FitSettings, predicted: UnitPredictions
+) -> list[dict[str, Any]]:
     """Return the outcome of one key or part; nothing that its fit raises gets out."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     progress = _Progress()
     seed = key_seed(settings.seed, key.key_id, key.part)
     try:
-        outcomes = _train_key(key, families, settings, seed, progress)
+        outcomes = _train_key(key, families, settings, seed, progress, predicted)
     except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
         outcomes = [raised_columns(error, progress.stage, settings.limits, hint=_hint(key, settings))]
     shared = {
@@ -151,7 +195,12 @@ class _Progress:
 
 
 def _train_key(
-    key: KeyRows, families: Sequence[Family], settings: FitSettings, seed: int, progress: _Progress
+    key: KeyRows,
+    families: Sequence[Family],
+    settings: FitSettings,
+    seed: int,
+    progress: _Progress,
+    predicted: UnitPredictions,
 ) -> list[dict[str, Any]]:
     if key.part != WHOLE and not len(key.y):
         return [{"status": EMPTY_PART, "reason": "no row of the key falls into this part"}]
@@ -167,9 +216,14 @@ def _train_key(
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
-        measured = _measure(fitted, key, train, holdout)
-    fitted = _refit(fitted, key, family, settings, seed, progress)
-    return [choice.told({"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)})]
+        measured = _measure(fitted, key, train, holdout, predicted)
+    final = _refit(fitted, key, family, settings, seed, progress)
+    outcomes = [{"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}]
+    if settings.keeps_measured and holdout is not None:
+        of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
+        median = {"baseline_metrics": of_train, "part": MEASURED}
+        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **median})
+    return [choice.told(outcome) for outcome in outcomes]
 
 
 def _refit(
@@ -251,8 +305,8 @@ def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
     return slice(first, last) if last - first == len(places) else places
 
 
-def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[str, Any]:
-    """Return metrics of the model and of the training median, on the holdout only."""
+def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions) -> dict[str, Any]:
+    """Return metrics of the model, of the training median and of its references, on the holdout only."""
     y = key.y[holdout]
     prediction = fitted.predict(key.x.iloc[holdout])
     wrong = int(np.count_nonzero(~np.isfinite(prediction)))
@@ -260,5 +314,8 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows) -> dict[s
         raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
     median = np.full(len(y), weighted_median(key.y[train], taken(key.weight, train)))
     weight = taken(key.weight, holdout)
-    pairs = {"metrics": prediction, "baseline_metrics": median}
-    return {name: regression_metrics(y, guess, weight) for name, guess in pairs.items()}
+    compared = predicted.take(holdout).compared(y, prediction, np.zeros(1, dtype=np.int64), weight).of_key(0)
+    return {
+        "metrics": regression_metrics(y, prediction, weight),
+        "baseline_metrics": regression_metrics(y, median, weight) | compared,
+    }

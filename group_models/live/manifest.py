@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 
 from group_models.errors import StateError
 from group_models.frames import none_where
+from group_models.gates import Gates
 from group_models.levels import Levels, level_width
+from group_models.live.gating import Gated, gate
 from group_models.planning.plans import FITTED
 from group_models.planning.windows import LEFT_OUT
-from group_models.spec import Limits
+from group_models.spec import Limits, Metric
 from group_models.tables import MANIFEST, WHOLE
 
 FAILED = ("failed", "crashed", "timed_out", "out_of_memory", "model_too_big")
@@ -55,6 +57,10 @@ class RunIdentity:
         The `spec_fingerprint` of parents, by default that of keys.
     overrides
         Per override of the spec the two for the keys for which it holds; None where they are not known.
+    gates
+        What new models of keys must show before they serve; parents are not asked.
+    metric
+        What they are judged by.
     """
 
     model_set: str
@@ -64,6 +70,8 @@ class RunIdentity:
     stored_before: frozenset[int] | None = None
     parent_fingerprint: str | None = None
     overrides: Sequence[tuple[str, str]] | None = ()
+    gates: Gates | None = None
+    metric: Metric = "mae"
 
 
 def first_rows(store: pa.Table) -> pa.Table:
@@ -124,11 +132,15 @@ def compose(
     is_fitted = np.isin(decision.astype(str), FITTED)
     status = np.where(is_fitted, outcome.column("status").to_pandas().to_numpy(dtype=object), decision)
     columns = {name: plan.column(name) for name in _FROM_PLAN} | {name: outcome.column(name) for name in _FROM_STORE}
-    columns |= _serving(plan, status, live, run.run_id, levels)
+    gated = _gated(plan, outcome, status, live, run, levels)
+    status[gated.is_rejected] = "rejected"
+    columns |= _serving(plan, status, live, run.run_id, levels, gated.is_handed)
     columns["status"] = pa.array(status, pa.string())
     columns["policy"] = pa.array(none_where(decision, ~is_fitted), pa.string())
     notes = _age_notes(plan.column("key_id"), status, columns["serves"], ages, run.max_age_days)
-    columns["reason"] = _reasons(plan.column("reason"), outcome.column("reason"), notes)
+    columns["reason"] = _reasons(
+        plan.column("reason"), outcome.column("reason"), pa.array(gated.notes, pa.string()), notes
+    )
     for name in ("model_set", "run_id"):
         columns[name] = pa.array([getattr(run, name)] * plan.num_rows, pa.string())
     columns["spec_fingerprint"] = _spec_fingerprints(plan, run, levels)
@@ -139,17 +151,39 @@ def compose(
     return MANIFEST.conform(pa.table(columns))
 
 
+def _gated(
+    plan: pa.Table,
+    outcome: pa.Table,
+    status: npt.NDArray[np.object_],
+    live: Mapping[str, str],
+    run: RunIdentity,
+    levels: Levels | None,
+) -> Gated:
+    """Return which of the keys' new models gates reject."""
+    is_own = pc.equal(plan.column("level"), levels.own) if levels is not None else pc.is_valid(plan.column("level"))
+    is_tried = (status == "trained") & is_own.to_numpy()
+    has_model = np.array([key_id in live for key_id in plan.column("key_id").to_pylist()], dtype=bool)
+    maps = outcome.column("metrics"), outcome.column("baseline_metrics")
+    return gate(*maps, is_tried, has_model, run.gates or Gates(), run.metric)
+
+
 def _serving(
     plan: pa.Table,
     status: npt.NDArray[np.object_],
     live: Mapping[str, str],
     run_id: str,
     levels: Levels | None,
+    is_handed: npt.NDArray[np.bool_],
 ) -> dict[str, pa.Array]:
-    """Return what serves each key: the new model, the one that served before, that of a parent, or none."""
-    before = [live.get(key_id) for key_id in plan.column("key_id").to_pylist()]
+    """Return what serves each key: the new model, the one that served before, that of a parent, or none.
+
+    Of keys that a gate hands to their parent the model that served before serves no more.
+    """
+    key_ids = plan.column("key_id").to_pylist()
+    before = np.array([live.get(key_id) for key_id in key_ids], dtype=object)
+    before[is_handed] = None
     is_new = status == "trained"
-    model_run = np.where(is_new, run_id, np.array(before, dtype=object))
+    model_run = np.where(is_new, run_id, before)
     has_none = pd.isna(model_run)
     serves = np.where(is_new, "new", np.where(has_none, "none", "previous")).astype(object)
     parent_key: npt.NDArray[np.object_] = np.full(len(serves), None, dtype=object)
@@ -199,10 +233,10 @@ def _age_notes(
     return notes
 
 
-def _reasons(planned: pa.ChunkedArray, happened: pa.ChunkedArray, notes: list[str | None]) -> pa.Array:
+def _reasons(planned: pa.ChunkedArray, happened: pa.ChunkedArray, gated: pa.Array, notes: list[str | None]) -> pa.Array:
     all_said = [
-        "; ".join(said for said in three if said) or None
-        for three in zip(planned.to_pylist(), happened.to_pylist(), notes, strict=True)
+        "; ".join(said for said in each if said) or None
+        for each in zip(planned.to_pylist(), happened.to_pylist(), gated.to_pylist(), notes, strict=True)
     ]
     return pa.array(all_said, pa.string())
 

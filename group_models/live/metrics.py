@@ -47,7 +47,7 @@ def metric_first(metrics: Mapping[str, float], metric: str) -> dict[str, float]:
     return {name: metrics[name] for name in sorted(metrics, key=lambda name: name != metric)}
 
 
-def first_metric(rows: Sequence[Mapping[str, Any]]) -> str:
+def first_metric(rows: Sequence[Mapping[str, Any]]) -> Metric:
     """Return the first metric of manifest rows: that of their spec, where `metric_first` has ordered them.
 
     Examples
@@ -55,4 +55,4 @@ def first_metric(rows: Sequence[Mapping[str, Any]]) -> str:
     >>> first_metric([{"metrics": None}, {"metrics": {"rmse": 2.0, "mae": 1.0}}]), first_metric([])
     ('rmse', 'mae')
     """
-    return next((next(iter(row["metrics"])) for row in rows if row["metrics"]), OLD_METRIC)
+    return cast("Metric", next((next(iter(row["metrics"])) for row in rows if row["metrics"]), OLD_METRIC))

@@ -72,9 +72,9 @@ class _RefusedError(StateError):
 
 
 def publish_unattended(
-    tables: Tables, model_set: str, run_id: str, *, limits: Limits
+    tables: Tables, model_set: str, run_id: str, *, limits: Limits, alias: Alias = "champion"
 ) -> tuple[Release | None, str | None]:
-    """Publish to champion what was just trained, unless the log speaks against it or a rollback holds champion.
+    """Publish what was just trained, unless the log speaks against it or a rollback holds champion.
 
     Returns
     -------
@@ -84,12 +84,13 @@ def publish_unattended(
     """
 
     def check(log: Sequence[Release]) -> None:
-        said = [_hold_text(log, run_id), log_refusal(tables, model_set, run_id, log=log)]
+        held = _hold_text(log, run_id) if alias == "champion" else None
+        said = [held, log_refusal(tables, model_set, run_id, alias, log=log)]
         if any(said):
             raise _RefusedError("; besides, ".join(why for why in said if why))
 
     try:
-        return publish(tables, model_set, run_id, limits=limits, check=check), None
+        return publish(tables, model_set, run_id, limits=limits, alias=alias, check=check), None
     except _RefusedError as refused:
         return None, str(refused)
 

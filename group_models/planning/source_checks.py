@@ -19,6 +19,9 @@ ROWS, USABLE_ROWS, KEYS, MODELS, NEWEST = "rows", "usable rows", "keys", "keys w
 _MISSING = "missing "
 """Before a column's name: the share of the rows in which the feature, or a usable target, is missing."""
 
+_LEAKING = "is the target: "
+"""Before a feature's name: it has the target's value in every row."""
+
 _SECONDS_PER_HOUR = 3600
 
 
@@ -61,6 +64,23 @@ def source_stats(
     # A row that is left out has a target: with a window it is no more missing than before.
     shares = {target: 1 - (usable + sum(left_out)) / rows, **missing} if rows else {}
     return stats | {_MISSING + name: share for name, share in shares.items()}
+
+
+def leak_stats(features: Collection[str]) -> dict[str, float]:
+    """Return what the run table keeps of features that are the target."""
+    return {_LEAKING + name: 1.0 for name in features}
+
+
+def leaks(stats: Mapping[str, float], target: str) -> list[str]:
+    """Return which features know the target, one sentence each.
+
+    Examples
+    --------
+    >>> leaks(leak_stats(["hours"]), "eta_hours")
+    ["feature 'hours' equals the target 'eta_hours' in every row"]
+    """
+    named = [name.removeprefix(_LEAKING) for name in stats if name.startswith(_LEAKING)]
+    return [f"feature {name!r} equals the target {target!r} in every row" for name in named]
 
 
 def keys_with_rows(sizes: pa.Table) -> set[str]:

@@ -15,13 +15,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from group_models.comparing import error_together
 from group_models.errors import StateError
-from group_models.evaluation import error_together
 from group_models.keys import level_name, show_key
 from group_models.live.manifest import count_statuses
 from group_models.live.metrics import spec_metric
 from group_models.live.sets import check_not_cleaned, read_runs
 from group_models.ports import Tables, Where
+from group_models.reporting.verdict import TRIED, verdict_of
 from group_models.run_rows import append_run_row
 from group_models.spec import Metric
 from group_models.tables import MANIFEST, PLAN, RUN, utc_now
@@ -92,7 +93,9 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
         started["at"],
         finished["at"],
         params=_params(spec, started),
-        metrics=fleet_metrics(own_rows(manifest, started), metric) | _run_metrics(finished),
+        metrics=fleet_metrics(own_rows(manifest, started), metric)
+        | _verdict_metrics(own_rows(manifest, started), metric)
+        | _run_metrics(finished),
         tags=_tags(model_set, run_id, started, finished),
         dataset=_dataset(model_set, started, finished, plan),
         files={
@@ -144,6 +147,13 @@ def fleet_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
         f"{metric}_key_p90": float(np.quantile(own, 0.9)),
     }
     return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def _verdict_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
+    """Return what simpler models come to on the same rows, and how the keys' models do beside them."""
+    tried = manifest.filter(pc.is_in(manifest["status"], pa.array(TRIED)))
+    verdict = verdict_of(tried, metric)
+    return verdict.metrics() if verdict else {}
 
 
 def _run_metrics(finished: Mapping[str, Any]) -> dict[str, float]:

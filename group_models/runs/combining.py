@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from group_models.adapters import spark_combine, spark_train
 from group_models.adapters.spark_errors import SPARK_ERRORS, is_dead_worker
+from group_models.adapters.spark_references import References
 from group_models.estimators.registry import make_family
 from group_models.fitting.deaths import or_late
 from group_models.fitting.outcomes import FitSettings
@@ -26,7 +27,9 @@ from group_models.runs.wave_jobs import NUMBERS_PER_WAVE, Say, failing_wave, fre
 from group_models.tables import STORE, WHOLE
 
 
-def combine_parts(prepared: Prepared, plan: Plan, rows: SparkFrame, settings: FitSettings, say: Say) -> None:
+def combine_parts(
+    prepared: Prepared, plan: Plan, rows: SparkFrame, settings: FitSettings, say: Say, references: References
+) -> None:
     """Commit one row per salted key, if the run does not have them yet.
 
     Raises
@@ -44,7 +47,7 @@ def combine_parts(prepared: Prepared, plan: Plan, rows: SparkFrame, settings: Fi
         return
     start = time.perf_counter()
     parts = stored.filter(pc.not_equal(stored["part"], WHOLE))
-    _Combining(prepared, plan, rows, settings, say, parts, owed).commit(list(owed))
+    _Combining(prepared, plan, rows, settings, say, parts, owed, references).commit(list(owed))
     count = sum(row["n_parts"] for row in owed.values())
     say(f"{len(owed)} salted keys made of {count} parts, {time.perf_counter() - start:.1f} s")
 
@@ -60,6 +63,7 @@ class _Combining:
     say: Say
     parts: pa.Table
     owed: Mapping[str, Mapping[str, Any]]
+    references: References
 
     def commit(self, key_ids: Sequence[str]) -> None:
         """Commit the rows of these keys; where a worker dies of one's predictions, in halves until it is alone."""
@@ -133,7 +137,13 @@ class _Combining:
     def _measured(self, outcomes: Sequence[PartsOutcome]) -> list[dict[str, Any]]:
         """Return the columns of each key's row, with metrics where there is a holdout."""
         ensembles = [
-            spark_combine.Ensemble(o.key_id, o.measured, o.columns["holdout_rows"], o.baseline)
+            spark_combine.Ensemble(
+                o.key_id,
+                o.measured,
+                o.columns["holdout_rows"],
+                o.baseline,
+                self.references.links_of(dict(self.owed[o.key_id]["key"])),
+            )
             for o in outcomes
             if o.has_holdout
         ]
@@ -147,6 +157,7 @@ class _Combining:
             roles=self.prepared.roles,
             key_types=self.prepared.key_types,
             settings=self.settings,
+            references=self.references,
             slots=self.plan.slots,
         )
         return [with_metrics(o, found[o.key_id]) if o.key_id in found else o.columns for o in outcomes]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from group_models.adapters import spark_distribute, spark_train
+from group_models.adapters.spark_references import NO_REFERENCES, References, collect_models
 from group_models.fitting.outcomes import FitSettings
 from group_models.keys import key_json, show_key
 from group_models.planning.plans import Plan
@@ -24,7 +25,12 @@ def distributed_keys(plan: Plan) -> dict[int, dict[str, Any]]:
 
 
 def distribute_wave(
-    prepared: Prepared, planned: Mapping[str, Any], rows: SparkFrame, settings: FitSettings, slots: int
+    prepared: Prepared,
+    planned: Mapping[str, Any],
+    rows: SparkFrame,
+    settings: FitSettings,
+    slots: int,
+    references: References = NO_REFERENCES,
 ) -> None:
     """Commit the one row of a distributed key, if the run does not have it yet.
 
@@ -38,7 +44,7 @@ def distribute_wave(
     if prepared.tables.read(STORE, columns=["key_id"], where=where).num_rows:
         return
     key = dict(planned["key"])
-    named = spark_distribute.PlannedKey(planned["key_id"], key_json(list(key), tuple(key.values())), planned["unit"])
+    key_id, text, links = planned["key_id"], key_json(list(key), tuple(key.values())), references.links_of(key)
     number = free_numbers(prepared, run_id, wave)[0]
     place = {
         "model_set": settings.model_set,
@@ -48,7 +54,9 @@ def distribute_wave(
         "attempt": number % NUMBERS_PER_WAVE,
     }
     with failing_wave(run_id, f"wave {wave + 1} with the distributed key {show_key(key)}"):
+        models = collect_models(key_id, links, references)
+        named = spark_distribute.PlannedKey(key_id, text, planned["unit"], models, links)
         of_key = spark_train.rows_of_key(rows, key, prepared.key_types, settings)
         outcome = spark_distribute.distribute_key(of_key, named, settings, slots)
-        row = STORE.rows([{**outcome.to_pylist()[0], **place}])
-        prepared.tables.append(STORE, row, Commit(settings.model_set, run_id, number))
+        stored = STORE.rows([{**row, **place} for row in outcome.to_pylist()])
+        prepared.tables.append(STORE, stored, Commit(settings.model_set, run_id, number))

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from group_models.adapters import spark_train
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause, is_childless, is_dead_worker
+from group_models.adapters.spark_references import NO_REFERENCES, References
 from group_models.errors import StateError
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.pieces import crashed_row, halves
@@ -41,7 +42,14 @@ class OneWave:
     """
 
     def __init__(
-        self, prepared: Prepared, plan: Plan, wave: int, rows: SparkFrame, settings: FitSettings, say: Say
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        wave: int,
+        rows: SparkFrame,
+        settings: FitSettings,
+        say: Say,
+        references: References = NO_REFERENCES,
     ) -> None:
         self._prepared = prepared
         self._plan = plan
@@ -49,6 +57,7 @@ class OneWave:
         self._rows = rows
         self._settings = settings
         self._say = say
+        self._references = references
         self._numbers: Iterator[int] = iter(free_numbers(prepared, settings.run_id, wave))
         self._may_isolate = prepared.spec.isolation != "never"
         self._has_committed = False
@@ -150,6 +159,7 @@ class OneWave:
             units=tuple(sorted(pc.unique(parts["unit"]).to_pylist())),
             model_bytes=pc.sum(parts["predicted_model_bytes"]).as_py() or 0.0,
             has_copies=bool(pc.any(parts["is_thinned"]).as_py()),
+            references=self._references,
         )
         # Only a unit that was halved has other keys that are missing too.
         keys = parts["key_id"].to_pylist() if is_piece and len(job.units) == 1 else None

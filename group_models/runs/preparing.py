@@ -35,7 +35,7 @@ from group_models.planning.overriding import OVERRIDE, overrides_notes, plan_ove
 from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, Scope
 from group_models.planning.skew import describe_skew
-from group_models.planning.source_checks import source_stats
+from group_models.planning.source_checks import leak_stats, source_stats
 from group_models.planning.windows import NO_BOUNDS, Bounds
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.runs.scoping import find_scope
@@ -265,9 +265,9 @@ def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float],
         parents, left_out = parent_sizes(found, prepared.levels, known)
         sizes = pa.concat_tables([_in_scope(prepared, found), _in_scope(prepared, parents)])
         sizes = _with_vanished(prepared, sizes, live)
-        missing = watched.shares() if found.num_rows else {}
+        missing, leaking = (watched.shares(), watched.targets()) if found.num_rows else ({}, [])
     own = sizes.filter(pc.equal(sizes["level"], prepared.levels.own))
-    return sizes, source_stats(own, missing, prepared.spec.target, models), left_out
+    return sizes, source_stats(own, missing, prepared.spec.target, models) | leak_stats(leaking), left_out
 
 
 def check_scope(prepared: Prepared) -> None:

@@ -35,7 +35,7 @@ _FIXED = ("model_set", "keys", "target", "features", "task")
 """Fields that all models of one run share."""
 
 _HOW_IT_RUNS = ("warehouse", "compute", "scoring", "isolation", "retrain_when", "on_library_change",
-                 "registration", "track")  # fmt: skip
+                 "registration", "track", "gates")  # fmt: skip
 _GUARDS = ("timeout_s", "max_failed_share", "max_failed_keys", "max_vanished_share", "max_lost_rows_share",
            "max_missing_rise", "max_staleness_hours")  # fmt: skip
 """Fields of the spec, and of its limits, that make no other model of the same rows: a run may go on with others."""

@@ -11,7 +11,7 @@ from group_models.errors import DataError, StateError
 from group_models.live.history import read_last_run
 from group_models.live.sets import newest_release
 from group_models.planning.plans import Plan
-from group_models.planning.source_checks import keys_with_rows, source_mistakes, source_stats
+from group_models.planning.source_checks import keys_with_rows, leaks, source_mistakes, source_stats
 from group_models.ports import Commit
 from group_models.runs.preparing import Prepared, make_plan
 from group_models.runs.resuming import (
@@ -77,7 +77,15 @@ def _new_plan(
 
 
 def _check_source(prepared: Prepared, run_id: str, plan: Plan, say: Say, *, accept_changes: bool) -> None:
-    """Refuse a source that looks half-loaded."""
+    """Refuse a source that looks half-loaded, or whose features know the target."""
+    known = leaks(plan.source_stats, prepared.spec.target)
+    if known and not accept_changes:
+        raise DataError(
+            f"{'; '.join(known)}: no model of it tells anything of rows whose target is not known yet. Nothing was "
+            "trained. Leave it out of `features`, or train on it all the same with `--accept-changes`"
+        )
+    if known:
+        _accept(prepared, run_id, known, say, has_started=False)
     mistakes = half_loaded(prepared, plan)
     if mistakes and not accept_changes:
         raise DataError(

@@ -22,6 +22,7 @@ from group_models.planning.plans import Plan, summarise
 from group_models.ports import Commit, Tables
 from group_models.reporting.showing import failures, worst_of_run
 from group_models.reporting.timing import Timing, read_timing
+from group_models.reporting.verdict import read_verdict, verdict_facts
 from group_models.runs.preparing import Prepared, check_scope
 from group_models.runs.resuming import FINISHED, append_event, check_same, read_events
 from group_models.runs.starting import start, started_row, stats_of
@@ -30,6 +31,7 @@ from group_models.runs.waves import train_waves
 from group_models.spec import ParentSpec, check_run_id, is_uri, parent_fingerprint
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
+from group_models.verdicts import Verdict
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -63,6 +65,10 @@ class Run:
     has_started: bool = True
     slots: int | None = None
 
+    def verdict(self) -> Verdict | None:
+        """Return whether models per key pay, as this run's holdouts tell it; None where nothing was measured."""
+        return read_verdict(self.tables, self.model_set, self.run_id)
+
     def facts(self) -> dict[str, str]:
         """Return the run as fact and text."""
         released = f"to champion as {self.release_id}" if self.release_id else f"no: {self._why_not_released()}"
@@ -73,6 +79,7 @@ class Run:
             **again,
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
             **self.parents().facts(),
+            **verdict_facts(self.verdict()),
             **self._failure_facts(),
             "released": released,
             "seconds": seconds,
@@ -86,9 +93,10 @@ class Run:
     def as_dict(self) -> dict[str, Any]:
         """Return the run as plain values, for JSON."""
         names = ("model_set", "run_id", "counts", "seconds", "refusal", "release_id", "is_repeated")
-        timing = self.timing()
+        timing, verdict = self.timing(), self.verdict()
         more = {
             "parents": dataclasses.asdict(self.parents()),
+            "verdict": verdict.as_dict() if verdict else None,
             "timing": timing.as_dict() if timing else None,
             "tables": self.tables.describe(),
         }
@@ -273,6 +281,7 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
         model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before(),
         parent_fingerprint=parent_fingerprint(started["spec_fingerprint"], limits.get("max_parent_rows")),
         overrides=_override_fingerprints(prepared, started),
+        gates=prepared.spec.gates, metric=prepared.spec.metric,
     )  # fmt: skip
     ages, levels = live.ages(utc_now()), prepared.levels
     manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)

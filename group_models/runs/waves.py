@@ -8,6 +8,7 @@ import time
 
 import pyarrow.compute as pc
 
+from group_models.adapters.spark_references import NO_REFERENCES, References
 from group_models.estimators.registry import make_family
 from group_models.fitting.deaths import FitLimits
 from group_models.fitting.outcomes import FitSettings
@@ -18,6 +19,7 @@ from group_models.runs.combining import combine_parts
 from group_models.runs.distributed_waves import distribute_wave, distributed_keys
 from group_models.runs.one_wave import OneWave
 from group_models.runs.preparing import Prepared
+from group_models.runs.referencing import Comparing
 from group_models.runs.wave_jobs import Say
 from group_models.tables import micros
 from group_models.texts import number_text
@@ -33,15 +35,24 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
     """
     prepared = dataclasses.replace(prepared, bounds=plan.bounds)
     settings = fit_settings(prepared, run_id, plan.holdout_from)
+    comparing = Comparing.of(prepared, plan, settings, say)
     say(f"run {run_id}: {plan!r}")
     for level, columns in plan.levels().items():
         is_own = len(columns) == len(prepared.roles.keys)
         rows = prepared.rows(level=None if is_own else columns)
-        _train_level(prepared, plan, plan.at(level), rows, settings, say)
+        of_level = dataclasses.replace(settings, keeps_measured=not is_own)
+        references = comparing.of_level(level) if comparing else NO_REFERENCES
+        _train_level(prepared, plan, plan.at(level), rows, of_level, say, references)
 
 
 def _train_level(
-    prepared: Prepared, plan: Plan, of_level: Plan, rows: SparkFrame, settings: FitSettings, say: Say
+    prepared: Prepared,
+    plan: Plan,
+    of_level: Plan,
+    rows: SparkFrame,
+    settings: FitSettings,
+    say: Say,
+    references: References,
 ) -> None:
     """Commit every wave of one level, and what its salted keys become."""
     parts = of_level.parts()
@@ -50,15 +61,15 @@ def _train_level(
         start = time.perf_counter()
         of_wave = parts.filter(pc.equal(parts["wave"], wave))
         if wave in distributed:
-            distribute_wave(prepared, distributed[wave], rows, settings, plan.slots)
+            distribute_wave(prepared, distributed[wave], rows, settings, plan.slots, references)
         else:
-            OneWave(prepared, plan, wave, rows, settings, say).train(of_wave)
+            OneWave(prepared, plan, wave, rows, settings, say, references).train(of_wave)
         keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
         took = time.perf_counter() - start
         done = f"{number_text(keys, 'key')} in {number_text(units, 'unit')}"
         say(f"wave {wave + 1} of {plan.waves} done: {done}, {took:.1f} s")
     if of_level.has_salted:
-        combine_parts(prepared, of_level, rows, settings, say)
+        combine_parts(prepared, of_level, rows, settings, say, references)
 
 
 def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
@@ -107,4 +118,5 @@ def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
         gap_us=round((spec.holdout.gap_hours or 0.0) * 3_600_000_000),
         limits=FitLimits(timeout_s=spec.limits.timeout_s, memory_bytes=spec.compute.memory_per_worker),
         is_isolated=spec.isolation == "always",
+        metric=spec.metric,
     )

@@ -1,5 +1,6 @@
 """One key trained over two workers, against the same rows fitted on one machine."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -17,6 +18,7 @@ from group_models.estimators.base import EstimatorSettings, features_of
 from group_models.estimators.registry import make_family
 from group_models.evaluation import regression_metrics
 from group_models.fitting.outcomes import RESULT, FitSettings
+from group_models.fitting.references import ModelRow
 from group_models.fitting.units import fit_unit
 from group_models.mlmodel import MlmodelTemplate
 from group_models.tables import STORE
@@ -158,6 +160,31 @@ def test_a_distributed_key_is_close_to_what_one_machine_makes_of_its_rows(spark,
         assert row["metrics"][name] == pytest.approx(other["metrics"][name], rel=0.05)
     here, there = (model_of(each).predict(inputs(rows, features)) for each in (row, other))
     assert np.corrcoef(here, there)[0, 1] > 0.99
+
+
+def saying(value, reference):
+    """Return a parent's model that predicts one number, as it comes with a key."""
+    of = settings()
+    median = dataclasses.replace(of, estimator=EstimatorSettings("median"))
+    row = alone(key_rows(count=10).assign(y=value), median)
+    return ModelRow("parent", reference, 0, 0, row["format"], row["data_file"], row["sha256"], row["data"]).pack()
+
+
+def test_a_distributed_parent_is_compared_with_its_own_and_leaves_the_model_that_has_not_seen_the_holdout(spark):
+    rows, of = key_rows(), settings(keeps_measured=True)
+    key = dataclasses.replace(KEY, models=[saying(0.5, 3), saying(-1.0, 4)], links=(3, 4))
+    whole, measured = distribute_key(spark_frame(spark, rows), key, of, SLOTS).to_pylist()
+    held = rows[rows["is_holdout"]]
+    found = dict(whole["baseline_metrics"])
+    own = np.abs(model_of(measured).predict(inputs(held, PLAIN)) - held["y"])
+    for name, value in (("parent", 0.5), ("global", -1.0)):
+        other = np.abs(value - held["y"])
+        assert found[f"{name}_mae"] == pytest.approx(other.mean(), rel=1e-9)
+        assert found[f"{name}_difference"] == pytest.approx((own - other).mean(), rel=1e-6)
+        assert found[f"{name}_difference_se"] == pytest.approx((own - other).std() / len(held) ** 0.5, rel=1e-6)
+    assert (whole["part"], measured["part"]) == (-1, 0)
+    assert (whole["rows_used"], measured["rows_used"]) == (len(rows), len(rows) - len(held))
+    assert dict(measured["baseline_metrics"]) == {"train_median": rows.loc[~rows["is_holdout"], "y"].median()}
 
 
 def test_the_metrics_are_those_of_the_stored_form_on_the_holdout_only(spark):

@@ -79,6 +79,27 @@ def expected(sample: Sample) -> dict[tuple[Any, ...], worlds.Expected]:
     return {text_of(key): model for models in of_level for key, model in models.items()}
 
 
+def references(
+    key: tuple[Any, ...], models: Mapping[tuple[Any, ...], worlds.Expected], sample: Sample
+) -> dict[str, float]:
+    """Return what is told of a key's parent and of the global model: both as they were before they saw the holdout."""
+    above = [own for own in (key[:1], ()) if len(own) < len(key) and own in models]
+    held = worlds.time_holdout(FRAME, SHARE)
+    usable = FRAME[np.isfinite(FRAME["y"])]
+    rows = next(of_key for own, of_key in worlds.by_key(usable, KEYS[: len(key)]) if text_of(own) == key)
+    rows = rows[held.loc[rows["row_id"]].to_numpy()]
+    x, y = worlds.inputs(rows, sample.features), rows["y"].to_numpy()
+    found = {}
+    for name, own in zip(("parent", "global"), [*above[:1], ()] if above else (), strict=False):
+        other = models[own].measured.predict(x)
+        difference = np.abs(models[key].measured.predict(x) - y) - np.abs(other - y)
+        found |= {f"{name}_{what}": value for what, value in worlds.metrics(y, other).items()}
+        found[f"{name}_difference"] = difference.mean()
+        if len(y) > 1:
+            found[f"{name}_difference_se"] = difference.std(ddof=1) / len(y) ** 0.5
+    return found
+
+
 def serving(key: tuple[Any, ...], models: Mapping[tuple[Any, ...], Any]) -> tuple[Any, ...]:
     return next(own for own in (text_of(key), text_of(key)[:1], ()) if own in models)
 
@@ -114,8 +135,9 @@ def test_models_of_every_level_equal_those_of_the_loop_and_serve_what_has_none(
     for key, model in models.items():
         row = rows[key]
         assert (row["serves"], row["rows_used"], row["holdout_rows"]) == ("new", model.rows_used, model.holdout_rows)
-        for kind in ("metrics", "baseline_metrics"):
-            assert row[kind] == pytest.approx(getattr(model, kind), rel=1e-9, abs=1e-9), (key, kind)
+        assert row["metrics"] == pytest.approx(model.metrics, rel=1e-9, abs=1e-9), key
+        baselines = {**model.baseline_metrics, **references(key, models, sample)}
+        assert row["baseline_metrics"] == pytest.approx(baselines, rel=1e-9, abs=1e-9), key
     assert {rows[key]["level"] for key in parents} == {"carrier", "global"}
     waves = [{row["wave"] for key, row in rows.items() if len(key) == width and key in models} for width in range(3)]
     assert max(waves[0]) < min(waves[1]) <= max(waves[1]) < min(waves[2])
@@ -258,6 +280,8 @@ def test_a_parent_with_too_many_rows_is_treated_like_a_key(any_spark: SparkSessi
     used = rows[()]["rows_used"]
     assert (used == 283) if oversize == "salt" else (30 < used < 140)
     assert set(rows[()]["metrics"]) == set(rows[()]["baseline_metrics"]) == {"mae", "rmse", "r2", "bias"}
+    assert {"parent_mae", "global_mae", "parent_difference_se"} <= set(rows[("UA",)]["baseline_metrics"])
+    assert {"parent_mae", "global_mae"} <= set(rows["UA", "1"]["baseline_metrics"])
     assert api.score(STRANGERS, asked)["prediction"].notna().all()
     again = api.train(asked, spark=any_spark)
     assert again.counts == {"too_small": 8, "unchanged": 4}
@@ -274,9 +298,9 @@ def test_a_run_that_died_between_two_levels_goes_on(spark: SparkSession, monkeyp
     with pytest.raises(StateError, match="append 5 was told to"):
         api.train(asked, spark=spark, run_id="night")
     stored = tables.read(STORE)["key_id"].to_pylist()
-    assert stored == [texts_id({}, KINDS)]
+    assert stored == [texts_id({}, KINDS)] * 2
     api.train(asked, spark=spark, resume="night")
-    assert tables.read(STORE)["key_id"].to_pylist().count(stored[0]) == 1
+    assert tables.read(STORE)["key_id"].to_pylist().count(stored[0]) == 2
     manifest = tables.read(MANIFEST).to_pylist()
     assert {row["status"] for row in manifest} == {"trained", "too_small"}
     assert len(manifest) == len(SIZES) + 5

@@ -10,11 +10,13 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from group_models.comparing import grouped_comparison
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Features
 from group_models.estimators.registry import check_settings, make_family
 from group_models.estimators.weights import weighted_medians
 from group_models.evaluation import grouped_metrics, regression_metrics
+from group_models.fitting.comparisons import Comparison
 from group_models.fitting.summing import RegressionSums
 from group_models.fitting.units import fit_unit
 from group_models.frames import check_columns
@@ -139,3 +141,19 @@ def test_a_unit_fits_and_measures_by_weights_each_key_alone_and_many_at_once(est
         assert row["rows_used"] == ROWS // 2
         for name in ("metrics", "baseline_metrics"):
             assert row[name] == pytest.approx(of_copies[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize("weight", [np.ones(ROWS), W], ids=["ones", "whole"])
+def test_comparisons_are_weighted_alike_at_once_and_in_batches(weight):
+    """Weights of one give what no weights give; others the weighted mean, as that of copies."""
+    own, other = Y + RNG.normal(size=ROWS), Y + RNG.normal(size=ROWS)
+    other[::7] = np.nan
+    at_once = grouped_comparison(Y, own, other, np.zeros(1, dtype=np.int64), "mae", weight)
+    batches = Comparison()
+    for rows in (slice(0, 20), slice(20, ROWS)):
+        batches = batches.merge(Comparison.of(Y[rows], own[rows], other[rows], "mae", weight[rows]))
+    assert {name: values[0] for name, values in at_once.items()} == pytest.approx(batches.values(), rel=1e-9)
+    copies = np.repeat(np.arange(ROWS), weight.astype(int))
+    plain = grouped_comparison(Y[copies], own[copies], other[copies], np.zeros(1, dtype=np.int64), "mae")
+    names = ["mae", "rmse", "difference"] + ["difference_se"] * bool((weight == 1).all())
+    assert {name: at_once[name][0] for name in names} == pytest.approx({name: plain[name][0] for name in names})
