@@ -133,6 +133,13 @@ class Spec(Fields):
         return tuple(tuple(name for name in keys if name in level) for level in levels)
 
     @property
+    def why_not_distributed(self) -> str | None:
+        """Why no key of this spec is distributed over a cluster, whatever its estimator; None where one may be."""
+        given = {"sample_weight": self.sample_weight, "candidates": self.candidates}
+        named = [name for name, value in given.items() if value is not None]
+        return f"no key is where the spec has {' and '.join(named)}" if named else None
+
+    @property
     def others(self) -> tuple[Estimator, ...]:
         """The estimators that a key may get beside `estimator`."""
         return () if self.candidates is None else self.candidates.estimators

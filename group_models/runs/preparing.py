@@ -206,10 +206,8 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     plan = plan_of(sizes, spec)
     # Trying takes seconds: only where a key would be distributed.
     if spec.oversize == "distribute" and plan.has_salted:
-        why_not = (
-            "with sample_weight or candidates no key is"
-            if spec.sample_weight or spec.candidates
-            else spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
+        why_not = spec.why_not_distributed or spark_distribute.why_not(
+            prepared.spark, prepared.estimator, prepared.features, slots
         )
         plan = plan_of(sizes, spec)
     plan = _thinned(prepared, plan)

@@ -14,6 +14,7 @@ from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, features_of
 from group_models.fitting.folds import choose, hash_folds, time_folds
 from group_models.fitting.outcomes import FitSettings
+from group_models.fitting.parts import PART_COLUMNS, judge_parts
 from group_models.fitting.units import fit_unit
 from group_models.loading import load_spec
 from group_models.mlmodel import MlmodelTemplate
@@ -218,3 +219,30 @@ def test_a_list_stands_for_candidates_and_they_are_in_the_fingerprint():
 def test_candidates_that_are_none_are_refused(given, said):
     with pytest.raises(SpecError, match=said):
         load_spec({**BASE, "candidates": given})
+
+
+def test_in_a_child_process_the_choice_is_the_same():
+    names = ["median", "linear"]
+    here, apart = (
+        fit_unit(WORLD, keys_of(3), settings(names, is_isolated=isolated)).to_dict("records")
+        for isolated in (False, True)
+    )
+    for row, other in zip(here, apart, strict=True):
+        assert [row[n] for n in ("estimator", "params", "sha256")] == [
+            other[n] for n in ("estimator", "params", "sha256")
+        ]
+
+
+def test_parts_of_a_key_choose_on_their_own_and_say_so_together():
+    parts = pd.DataFrame(
+        {"key_index": [0, 1], "key_id": "k0", "key": "{}", "unit": [0, 1], "part": [0, 1], "n_parts": 2}
+    )  # fmt: skip
+    told = settings(["median", "linear"])
+    rows = fit_unit(pd.concat([world(0, 0.0), world(1, 5.0)]), parts, told).to_dict("records")
+    assert {(row["part"], row["estimator"]) for row in rows} == {
+        (0, "median"), (2, "median"), (1, "linear"), (3, "linear"),
+    }  # fmt: skip
+    planned = {"key_id": "k0", "n_parts": 2, "unit": 0}
+    of_parts = [{name: row.get(name) for name in PART_COLUMNS} | {"number": 0} for row in rows]
+    assert judge_parts(of_parts, planned, told).columns["estimator"] == "median + linear"
+    assert judge_parts(of_parts, planned, settings(["median"])).columns["estimator"] == "median"

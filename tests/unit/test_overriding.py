@@ -7,7 +7,8 @@ import pyarrow.compute as pc
 import pytest
 
 from group_models.errors import SpecError
-from group_models.estimators.base import EstimatorSettings
+from group_models.estimators.base import EstimatorSettings, Features
+from group_models.estimators.registry import make_family
 from group_models.fitting.units import fit_unit
 from group_models.keys import key_id
 from group_models.live.manifest import RunIdentity, compose
@@ -150,3 +151,17 @@ def test_a_unit_fits_each_key_by_its_rule_on_its_features():
     assert EstimatorSettings("median").label == by_key["k1"]["estimator"]
     alike = fit_unit(frame, keys_of(3), told)
     assert set(alike["estimator"]) == {"ridge"}
+
+
+@pytest.mark.parametrize(
+    "name", ["ridge", "median", "random_forest", "gradient_boosting", "hist_gradient_boosting", "xgboost"]
+)
+def test_a_model_of_fewer_features_predicts_a_frame_of_all_of_them_in_any_order(name):
+    """As scoring does, which hands each model the features of the spec."""
+    rng = np.random.default_rng(1)
+    x = pd.DataFrame(rng.normal(size=(60, 3)), columns=["a", "b", "c"])
+    y = (x["a"] - 2 * x["c"]).to_numpy()
+    own = x[["a", "c"]]
+    family = make_family(EstimatorSettings(name), Features(("a", "c"), (), ("a", "c")))
+    fitted = family.fit(own, y, seed=1)
+    np.testing.assert_array_equal(fitted.predict(x[["c", "b", "a"]]), fitted.predict(own))

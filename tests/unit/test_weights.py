@@ -124,6 +124,12 @@ def test_a_weight_is_a_number_and_no_target():
     assert load_spec(SPEC | {"sample_weight": "w"}).fingerprint({}) != plain.fingerprint({})
 
 
+def test_no_key_is_distributed_by_weights_or_after_a_choice():
+    assert load_spec(SPEC).why_not_distributed is None
+    spec = load_spec(SPEC | {"sample_weight": "w", "candidates": ["xgboost"]})
+    assert spec.why_not_distributed == "no key is where the spec has sample_weight and candidates"
+
+
 @pytest.mark.parametrize("estimator", ["ridge", "xgboost"])
 def test_a_unit_fits_and_measures_by_weights_each_key_alone_and_many_at_once(estimator):
     from tests.unit.test_fitting import FEATURES, keys_of, settings
