@@ -11,7 +11,8 @@ SPEC := fixtures/flights.yaml
 WITH_JAVA = JAVA_HOME="$$(.ci/check_java.sh 2>/dev/null)" && export JAVA_HOME
 
 .DEFAULT_GOAL := help
-.PHONY: help venv java demo test test-all test-delta lint fmt bench bench-check bench-small wheel wheelhouse clean lock
+.PHONY: help venv java demo demo-uc test test-all test-delta test-uc test-matrix lint fmt bench bench-check bench-small \
+	wheel wheelhouse clean lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +43,9 @@ demo: java $(STAMP) ## Plan, train, release and score the flights of New York Ci
 	@echo "         demo/scored     every flight with its prediction (Parquet)"
 	@echo "Go on:   $(BIN)/group-models show $(SPEC) --key carrier=UA,lane=EWR-IAH,depot=EWR"
 
+demo-uc: java $(STAMP) ## The same on the Unity Catalog server that GROUP_MODELS_UC_URI and _JARS name
+	@$(WITH_JAVA) && $(PY) -m tests.unity.demo
+
 # Two processes, each with a Spark of its own; a file stays in one, so that what it trained serves all its tests.
 PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile --durations 15
 
@@ -55,6 +59,14 @@ test-all: java $(STAMP) ## Run all tests
 
 test-delta: java $(STAMP) ## Run the tests of Delta tables, in a Spark of their own (resolves the jars)
 	@$(WITH_JAVA) && $(PY) -m pytest -q tests/delta
+
+test-uc: java $(STAMP) ## Run the tests of the Unity Catalog server that GROUP_MODELS_UC_URI and _JARS name
+	@$(WITH_JAVA) && $(PY) -m pytest -q -rs tests/unity
+
+RUNTIMES ?= $(basename $(notdir $(wildcard .ci/matrix/*.txt)))
+
+test-matrix: java ## Run the tests with the libraries of Databricks runtimes (RUNTIMES=, TESTS= choose)
+	@$(WITH_JAVA) && for runtime in $(RUNTIMES); do .ci/matrix/run $$runtime $(TESTS) || exit 1; done
 
 lint: $(STAMP) ## Check style, types and layers
 	$(PY) -m ruff check .
@@ -91,7 +103,7 @@ wheelhouse: wheel ## Download the wheels that a workspace without a public index
 clean: ## Remove what was built, tested and demonstrated (not .venv)
 	rm -rf build dist demo spark-warehouse metastore_db derby.log *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 lock: $(STAMP) ## Resolve requirements-dev.lock anew, within constraints-dev.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check uv

@@ -17,11 +17,12 @@ from group_models.live.parents import serving_key
 from group_models.live.sets import Alias, Live, newest_release, stored_model
 from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, KeysLike
-from group_models.ports import SparkFrame, SparkSession
+from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registering import adopt_moves, show_gated, show_release
 from group_models.reporting import showing
 from group_models.runs.logging_runs import log_trained
 from group_models.spec import Scoring, check_run_id
+from group_models.tables import RELEASE
 from group_models.targets import SpecLike, check_one_of, find_live, find_target, open_tables, unknown_key
 
 
@@ -133,6 +134,7 @@ def train(  # noqa: PLR0913 - the options of one verb
     if resume is not None:
         check_run_exists(tables, checked.model_set, resume)
     prepared = prepare(checked, tables, spark or session(), ask)
+    _check_may_release(tables, is_asked=release)
 
     def publish(run: Run) -> Run:
         if not release:
@@ -164,6 +166,12 @@ def train(  # noqa: PLR0913 - the options of one verb
         return run
     done = publishing.released_as(tables, checked.model_set, run.run_id)
     return dataclasses.replace(run, release_id=None if done is None else done.release_id)
+
+
+def _check_may_release(tables: Tables, *, is_asked: bool) -> None:
+    """Refuse before a night what would be refused after it."""
+    if is_asked:
+        tables.check_writable(RELEASE)
 
 
 def score(  # noqa: PLR0913 - the options of one verb

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from group_models.cli_grants import grants
 from group_models.cli_options import (
     Alias,
     Json,
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.add_typer(release_app, name="release")
 app.command()(clean)
 app.command()(log)
+app.command()(grants)
 
 
 class Mode(StrEnum):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,7 +168,7 @@ class Mirroring:
 
         self._check_size(live)
         about = {"model_set": self.model_set, "release_id": act.release_id, "state": state}
-        with tempfile.TemporaryDirectory(prefix="group-models-") as folder:
+        with _building(self.model_set), tempfile.TemporaryDirectory(prefix="group-models-") as folder:
             file = Path(folder) / DATA_FILE
             write_bundle(file, live, self.scoring, read_models(self.tables, self.model_set, live))
             save_router(Path(folder) / "model", file, live, about)
@@ -196,6 +198,16 @@ class Mirroring:
             "group_models_models": str(len(models)),
             **({} if error is None else {f"group_models_{metric}": f"{error:.6g}"}),
         }
+
+
+@contextlib.contextmanager
+def _building(model_set: str) -> Iterator[None]:
+    """Turn what the disk refuses into one sentence."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as e:
+        said = f"the router of {model_set} cannot be written to {tempfile.gettempdir()}: {e}"
+        raise StateError(f"{said}. Make room there, or set TMPDIR to a folder that has it") from e
 
 
 def _description(live: Live, act: Release) -> str:

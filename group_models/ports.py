@@ -76,6 +76,15 @@ class Tables(Protocol):
     def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:
         """Remove what no reader sees and nobody has touched for so long; return how many such things there were."""
 
+    def check_writable(self, table: Table) -> None:
+        """Refuse a table that rows cannot be appended to, where that can be known before.
+
+        Raises
+        ------
+        StateError
+            It names the table and what is missing.
+        """
+
     def describe(self) -> str:
         """Return where the tables are, for people."""
 

@@ -6,7 +6,7 @@ import contextlib
 import warnings
 
 from group_models.adapters.mlflow_around import brief
-from group_models.errors import MovedAliasError, ServerError, ServerWarning, SpecError
+from group_models.errors import GroupModelsError, MovedAliasError, ServerError, ServerWarning, SpecError
 from group_models.live.releases import Release
 from group_models.mirroring import Mirroring
 from group_models.ports import Tables
@@ -63,7 +63,7 @@ def adopt_moves(tables: Tables, spec: Spec | None, *, is_brief: bool = False) ->
             rows = _mirroring(tables, spec).adopt()
     except MovedAliasError:
         raise
-    except Exception as e:  # noqa: BLE001 - who only scores need not be allowed to write, nor reach the registry
+    except GroupModelsError as e:  # who only scores need not be allowed to write, nor reach the registry
         _warn(f"aliases were not compared with the release log, which decides alone: {e}")
         return []
     return [*rows, *(show_release(tables, spec) if rows else [])]
@@ -81,13 +81,13 @@ def show_release(tables: Tables, spec: Spec | None) -> list[Release]:
     Warns
     -----
     ServerWarning
-        It does not show it yet, whatever the reason: the release stands.
+        It does not show it yet: the release stands.
     """
     if spec is None or spec.registration is None:
         return []
     try:
         return _mirroring(tables, spec).show()
-    except Exception as e:  # noqa: BLE001 - what was released stands, and nobody shall lose a night to its mirror
+    except GroupModelsError as e:  # what was released stands, and nobody shall lose a night to its mirror
         catch_up = "`group-models release register SPEC` catches up"
         _warn(f"what was released stands, and its registered model does not show it yet: {e}. {catch_up}")
         return []

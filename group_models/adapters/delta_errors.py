@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from group_models.adapters.spark_errors import SPARK_ERRORS, cause
+from group_models.adapters.spark_errors import SPARK_ERRORS, cause, first_line, is_from_worker
 from group_models.errors import StateError
 
 T = TypeVar("T")
@@ -29,24 +29,25 @@ _WAYS_OUT = {
         "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
         "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog`"
     ),
-    r"HTTP 0\b|Connection refused|ConnectException": (
+    r"HTTP 0\b|Connection refused|ConnectException|HttpConnectTimeoutException|\(HTTP 50[234]\)": (
         "the catalog's server does not answer; start it or correct its uri (spark.sql.catalog.NAME.uri), then run again"
     ),
-    r"HTTP 401|UNAUTHENTICATED|[Ii]nvalid.*token": (
+    r"HTTP 401|: 401 -|UNAUTHENTICATED|[Ii]nvalid.*token": (
         "the catalog did not accept the token; set spark.sql.catalog.NAME.token to one that is valid"
     ),
-    r"HTTP 403|PERMISSION_DENIED|INSUFFICIENT_PERMISSIONS": (
-        "ask the owner for USE CATALOG, USE SCHEMA, CREATE TABLE, SELECT and MODIFY on the schema"
+    r"HTTP 403|: 403 -|PERMISSION_DENIED|INSUFFICIENT_PERMISSIONS|AccessDenied": (
+        "ask the owner for {needs}; `group-models grants SPEC` prints the statements"
     ),
     r"[Mm]anaged (storage|location)|storage_root|MANAGED_LOCATION|storage location": (
         "the catalog has no managed location; give one to the catalog or the schema, or keep external tables with "
         "`warehouse: delta:LOCATION`"
     ),
-    r"CATALOG_NOT_FOUND|[Cc]atalog \S+ (does )?not (found|exist)|REQUIRES_SINGLE_PART_NAMESPACE": (
+    r"CATALOG_NOT_FOUND|[Cc]atalog \S+ (does )?not (found|exist)|[Cc]atalog not found"
+    r"|REQUIRES_SINGLE_PART_NAMESPACE|Nested databases": (
         "this session knows no such catalog; create it, or configure it with spark.sql.catalog.NAME"
     ),
     r"SCHEMA_NOT_FOUND|[Ss]chema .*not (found|exist)|NoSuchNamespace|NAMESPACE_NOT_FOUND": (
-        "create the schema first: `CREATE SCHEMA catalog.schema`"
+        "correct the name, or create the schema: `CREATE SCHEMA catalog.schema`"
     ),
 }
 """What an answer says, and what a person then does; the first that matches counts."""
@@ -70,19 +71,48 @@ def retried(act: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def explaining(what: str) -> Iterator[None]:
-    """Turn what a catalog refuses into one sentence with the way out; let all else through.
+def explaining(what: str, *, needs: str = "the privilege", is_query: bool = False) -> Iterator[None]:
+    """Turn what Spark or a catalog answers into one sentence, with the way out where there is one.
+
+    Parameters
+    ----------
+    what
+        What was tried, with the name of the table or schema.
+    needs
+        The privileges that it needs, and on what.
+    is_query
+        It may also fail of what a query computes: that, and whatever else has no way out, is let through.
 
     Raises
     ------
     StateError
-        Something is missing that a person must provide.
+        It failed.
     """
     try:
         yield
     except SPARK_ERRORS as error:
-        text, said = str(error), cause(error)[:300].rstrip(".")
-        for pattern, way_out in _WAYS_OUT.items():
-            if re.search(pattern, text):
-                raise StateError(f"{what} failed: {said}. The way out: {way_out}") from error
-        raise
+        if is_query and (is_from_worker(error) or _way_out(str(error)) is None):
+            raise
+        raise StateError(f"{what} failed: {answer(error, needs=needs)}") from error
+
+
+def answer(error: BaseException, *, needs: str) -> str:
+    """Return what failed in a line, and the way out where there is one.
+
+    Parameters
+    ----------
+    needs
+        The privileges that it needs, and on what.
+    """
+    way_out = _way_out(str(error))
+    return f"{said(error)}. The way out: {way_out.format(needs=needs)}" if way_out else said(error)
+
+
+def said(error: BaseException) -> str:
+    """Return what failed in a line: of what a catalog answers that is the first one, not its innermost cause."""
+    of_query = is_from_worker(error) or "Job aborted" in str(error)
+    return (cause(error) if of_query else first_line(error))[:300].rstrip(".")
+
+
+def _way_out(text: str) -> str | None:
+    return next((way_out for pattern, way_out in _WAYS_OUT.items() if re.search(pattern, text)), None)

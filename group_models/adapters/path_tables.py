@@ -50,6 +50,9 @@ class PathTables:
             raise SpecError([f"schema {schema!r} is not of the form catalog.schema"], where="the warehouse")
         self._folder = self.root.joinpath(*(_folder_name(name) for name in names))
 
+    def check_writable(self, table: Table) -> None:
+        """Refuse nothing: the first append tells, and it comes before anything is trained."""
+
     def describe(self) -> str:
         """Return where the tables are, for people."""
         return f"Parquet folders under {self._folder}"

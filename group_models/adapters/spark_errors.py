@@ -36,8 +36,12 @@ _DEAD = re.compile(r"Python worker exited unexpectedly|Python worker failed to c
 
 def is_dead_worker(error: BaseException) -> bool:
     """Return whether a query failed since a Python worker or an executor died, and not of what one raised."""
-    text = str(error)
-    return _DEAD.search(text) is not None and not any(_RAISED.match(line.strip()) for line in text.splitlines())
+    return _DEAD.search(str(error)) is not None and not is_from_worker(error)
+
+
+def is_from_worker(error: BaseException) -> bool:
+    """Return whether a query failed of what Python raised in one of its workers."""
+    return any(_RAISED.match(line.strip()) for line in str(error).splitlines())
 
 
 def is_childless(error: BaseException) -> bool:
@@ -46,9 +50,10 @@ def is_childless(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without Spark's query plan."""
+    """Return the first line of an error's message, without Spark's query plan and how a classic session called it."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+    is_call = len(lines) > 1 and lines[0].startswith("An error occurred while calling")
+    return lines[1].removeprefix(": ") if is_call else lines[0]
 
 
 @contextlib.contextmanager

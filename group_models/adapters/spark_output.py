@@ -13,7 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from group_models.adapters import spark_columns
-from group_models.adapters.spark_errors import failing, first_line
+from group_models.adapters.delta_errors import answer
+from group_models.adapters.spark_errors import SPARK_ERRORS, failing
 from group_models.adapters.spark_source import open_path
 from group_models.errors import DataError, StateError
 from group_models.spec import is_uri
@@ -48,12 +49,12 @@ def read_input(spark: SparkSession, name: str) -> DataFrame:
     had_warehouse = _WAREHOUSE.exists()
     try:
         return spark.table(name) if is_table(name) else open_path(spark, name)
-    except PySparkException as e:
+    except SPARK_ERRORS as e:
         if not had_warehouse:
             # Spark makes it when it looks for the first table; it stays where something is in it.
             with contextlib.suppress(OSError):
                 _WAREHOUSE.rmdir()
-        raise DataError(f"cannot read {name}: {first_line(e)}") from e
+        raise DataError(f"cannot read {name}: {answer(e, needs=f'SELECT on {name}')}") from e
 
 
 def check_output(spark: SparkSession, output: str, mode: str, kept: Mapping[str, str]) -> None:
@@ -69,7 +70,8 @@ def check_output(spark: SparkSession, output: str, mode: str, kept: Mapping[str,
     StateError
         The message names the output and the way out.
     """
-    exists = spark.catalog.tableExists(output) if is_table(output) else _exists(output)
+    with failing(f"looking for {output}"):
+        exists = spark.catalog.tableExists(output) if is_table(output) else _exists(output)
     if mode == "error" and exists:
         raise StateError(f"{output} exists; say --mode append or --mode overwrite, or name another output")
     if mode != "overwrite" or not exists:

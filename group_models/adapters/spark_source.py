@@ -15,8 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from group_models.adapters.delta_errors import answer
 from group_models.adapters.spark_columns import named, upload
-from group_models.adapters.spark_errors import first_line
+from group_models.adapters.spark_errors import SPARK_ERRORS, first_line
 from group_models.errors import DataError, SpecError
 from group_models.estimators.objects import resolve
 from group_models.keys import KeyTexts
@@ -47,8 +48,9 @@ def open_source(spark: SparkSession, source: Source) -> DataFrame:
     """
     try:
         return _open(spark, source)
-    except PySparkException as e:
-        raise DataError(f"cannot open the source ({source.describe()}): {first_line(e)}") from e
+    except SPARK_ERRORS as e:
+        needs = "SELECT on it, USE CATALOG and USE SCHEMA"
+        raise DataError(f"cannot open the source ({source.describe()}): {answer(e, needs=needs)}") from e
 
 
 def _open(spark: SparkSession, source: Source) -> DataFrame:

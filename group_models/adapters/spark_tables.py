@@ -8,25 +8,25 @@ VACUUM, access by path or `DeltaTable`: some catalog refuses each.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import functools
-import operator
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
-from group_models.adapters import delta_ddl
-from group_models.adapters.delta_ddl import APPEND, COMMITS, NUMBER, stored
+from group_models.adapters import delta_making
+from group_models.adapters.delta_ddl import APPEND, COMMITS, NUMBER
 from group_models.adapters.delta_errors import explaining, is_same_commit, retried
+from group_models.adapters.delta_making import quoted
+from group_models.adapters.delta_rows import all_of, check_names, selected, taken
 from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.adapters.spark_session import get_session
-from group_models.errors import SpecError, StateError
+from group_models.errors import SpecError
 from group_models.ports import Commit, SparkFrame, SparkSession, Where
 from group_models.tables import TABLES, Table
 
@@ -57,6 +57,7 @@ class SparkTables:
         self.schema = schema
         self.location = location
         self._session = session
+        self._is_there = False
         self._ready = False
 
     def describe(self) -> str:
@@ -78,19 +79,23 @@ class SparkTables:
             A column that may not be null holds a null (Arrow rows).
         """
         given = table.conform(rows) if isinstance(rows, pa.Table) else rows
-        with explaining(f"writing {self._plain(table)}"):
-            self.check()
-            if commit.number in self.numbers(table, model_set=commit.model_set, owner=commit.owner):
-                return False
-            attempt = uuid.uuid4().hex
+        self.check()
+        if commit.number in self.numbers(table, model_set=commit.model_set, owner=commit.owner):
+            return False
+        attempt = uuid.uuid4().hex
+        # A frame is also what trains: what its query fails of is its caller's to judge.
+        is_query = not isinstance(rows, pa.Table)
+        with self._writing(table, is_query=is_query):
             numbered = self._frame(table, given).withColumn(NUMBER.name, F.lit(commit.number).cast("bigint"))
-            self._write(table, numbered, _app_id(table, commit), attempt)
+            write = functools.partial(self._write, table, numbered, _app_id(table, commit), attempt)
+            write() if is_query else retried(write)
+        with self._writing(table):
             winner = self._winner(self._rows_of(table, commit.model_set, commit.owner), commit.number)
             return (winner or self._without_rows(table, commit, attempt)) == attempt
 
     def numbers(self, table: Table, *, model_set: str, owner: str) -> list[int]:
         """Return the numbers that an owner has committed, ascending."""
-        with explaining(f"reading {self._plain(table)}"):
+        with self._reading(table):
             sources = [self._rows_of(table, model_set, owner), self._emptied(table, model_set, owner)]
             found = [frame.select(NUMBER.name) for frame in sources if frame is not None]
             if not found:
@@ -101,12 +106,12 @@ class SparkTables:
     def read(self, table: Table, *, columns: Sequence[str] | None = None, where: Where | None = None) -> pa.Table:
         """Return rows (the given columns, all by default) in the table's Arrow schema, in no order."""
         names = list(table.names if columns is None else columns)
-        with explaining(f"reading {self._plain(table)}"):
+        with self._reading(table):
             found = self._found(self._session(), table)
             if found is None:
-                _check_names(table, names, where)
+                check_names(table, names, where)
                 return table.empty().select(names)
-            rows = _selected(found, table, names, where).toArrow()
+            rows = selected(found, table, names, where).toArrow()
         return rows.cast(pa.schema([table.arrow_schema.field(name) for name in names]))
 
     def scan(
@@ -114,20 +119,20 @@ class SparkTables:
     ) -> SparkFrame:
         """Return the same rows as a Spark frame, as of the version that the table has at the time of this call."""
         names = list(table.names if columns is None else columns)
-        with explaining(f"reading {self._plain(table)}"):
+        with self._reading(table):
             if self._found(spark, table) is None:
-                _check_names(table, names, where)
+                check_names(table, names, where)
                 return spark.createDataFrame([], table.spark_schema(names))
             name = self._name(table)
             version = spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1").select("version").collect()[0][0]
             pinned = spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")  # noqa: S608 - a number and our names
-            return _selected(pinned, table, names, where)
+            return selected(pinned, table, names, where)
 
     def keep_only(
         self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str, where: Where | None = None
     ) -> None:
         """Remove, of the owners named, all rows but those of these keys; the numbers of their commits stay taken."""
-        with explaining(f"removing rows of {self._plain(table)}"):
+        with self._writing(table):
             names = ["run_id", "key_id", *(where or {})]
             rows = self.read(table, columns=names, where={"model_set": [model_set], "run_id": list(keys)})
             kept = [
@@ -144,11 +149,21 @@ class SparkTables:
             self._delete(table, model_set, gone)
 
     def sweep(self, *, model_set: str, idle: dt.timedelta) -> int:  # noqa: ARG002 - the port's signature
-        """Let the catalog remove files that no version needs, where it allows that; files have no count here."""
+        """Let the catalog compact and remove files, where it allows that; files have no count here."""
         for table in TABLES:
-            with contextlib.suppress(*SPARK_ERRORS):
-                self._session().sql(f"VACUUM {self._name(table)}").collect()
+            delta_making.tidy(self._session(), self._plain(table))
         return 0
+
+    def check_writable(self, table: Table) -> None:
+        """Refuse a table that rows cannot be appended to.
+
+        Raises
+        ------
+        StateError
+            Something of the catalog is missing, or the privilege to write.
+        """
+        self.check()
+        delta_making.check_writable(self._session(), self._plain(table))
 
     def check(self) -> None:
         """Make what tables are missing, add missing columns, and refuse tables of another shape; once.
@@ -160,32 +175,28 @@ class SparkTables:
         """
         if self._ready:
             return
-        spark = self._session()
-        for table in (*TABLES, COMMITS):
-            with explaining(f"making {self._plain(table)}"):
-                retried(functools.partial(self._make, spark, stored(table)))
+        self._reach(self._session())
+        delta_making.make_tables(self._session(), self.schema, (*TABLES, COMMITS), self.location)
         self._ready = True
 
-    def _make(self, spark: SparkSession, table: Table) -> None:
-        name = self._name(table)
-        if not spark.catalog.tableExists(name):
-            spark.sql(delta_ddl.create(table, name, self.location))
-        found = dict(spark.table(name).dtypes)
-        if wrong := delta_ddl.differences(table, found):
-            raise StateError(
-                f"table {self._plain(table)} exists with another shape: {'; '.join(wrong)}. Rename or drop it, or use "
-                "another schema"
-            )
-        if statement := delta_ddl.add_columns(table, name, found):
-            spark.sql(statement)
-            version = delta_ddl.SCHEMA_VERSION
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('group_models.schema_version' = '{version}')")
+    def _reach(self, spark: SparkSession) -> None:
+        """Find out once whether the schema is there, before anything else is asked."""
+        if not self._is_there:
+            delta_making.check_schema(spark, self.schema)
+            self._is_there = True
+
+    def _reading(self, table: Table) -> AbstractContextManager[None]:
+        return explaining(f"reading {self._plain(table)}", needs=f"SELECT on {self._plain(table)}")
+
+    def _writing(self, table: Table, *, is_query: bool = False) -> AbstractContextManager[None]:
+        needs = f"SELECT and MODIFY on {self._plain(table)}"
+        return explaining(f"writing {self._plain(table)}", needs=needs, is_query=is_query)
 
     def _frame(self, table: Table, rows: pa.Table | SparkFrame) -> SparkFrame:
         if isinstance(rows, pa.Table):
             spark = self._session()
             rows = upload(spark, rows) if rows.num_rows else spark.createDataFrame([], table.spark_schema())
-        return rows.select(*[_taken(rows, column.name, column.type) for column in table.columns])
+        return rows.select(*[taken(rows, column.name, column.type) for column in table.columns])
 
     def _write(self, table: Table, frame: SparkFrame, app_id: str, attempt: str) -> None:
         """Append a frame with its numbers, unless an append of this app id is there."""
@@ -241,14 +252,15 @@ class SparkTables:
     def _emptied(self, table: Table, model_set: str, owner: str) -> SparkFrame | None:
         rows = self._found(self._session(), COMMITS)
         wanted = {"model_set": model_set, "of_table": table.name, "owner": owner}
-        return None if rows is None else rows.where(_all([F.col(name) == value for name, value in wanted.items()]))
+        return None if rows is None else rows.where(all_of([F.col(name) == value for name, value in wanted.items()]))
 
     def _found(self, spark: SparkSession, table: Table) -> SparkFrame | None:
+        self._reach(spark)
         name = self._name(table)
         return spark.table(name) if self._ready or spark.catalog.tableExists(name) else None
 
     def _name(self, table: Table) -> str:
-        return ".".join(f"`{part}`" for part in (*self.schema.split("."), table.name))
+        return quoted(self._plain(table))
 
     def _plain(self, table: Table) -> str:
         return f"{self.schema}.{table.name}"
@@ -257,36 +269,3 @@ class SparkTables:
 def _app_id(table: Table, commit: Commit, of: str = "") -> str:
     """Return the app id of one append: of one id for many Delta silently drops what comes after a higher number."""
     return "/".join(["group-models", commit.model_set, commit.owner, table.name, of, str(commit.number)])
-
-
-def _check_names(table: Table, names: Collection[str], where: Where | None) -> None:
-    for name in (*names, *(where or {})):
-        if name not in table.names:
-            raise KeyError(f"table {table.name} has no column {name}")
-
-
-def _selected(found: SparkFrame, table: Table, names: Sequence[str], where: Where | None) -> SparkFrame:
-    """Return rows and columns asked for; a column that an older version's table does not have is null."""
-    _check_names(table, names, where)
-    types = {column.name: column.type for column in table.columns}
-    whole = found.select(*[_taken(found, name, types[name]) for name in {**dict.fromkeys(names), **(where or {})}])
-    for name, values in (where or {}).items():
-        whole = whole.where(_is_one_of(name, values))
-    return whole.select(*names)
-
-
-def _taken(frame: SparkFrame, name: str, kind: str) -> SparkColumn:
-    column = F.col(f"`{name}`") if name in frame.columns else F.lit(None)
-    return column.cast(kind).alias(name)
-
-
-def _is_one_of(name: str, values: Collection[str | int | None]) -> SparkColumn:
-    if isinstance(values, str):
-        raise TypeError(f"a filter is the text {values!r}; give a collection of values")
-    known = [value for value in values if value is not None]
-    is_known = F.col(name).isin(known) if known else F.lit(False)  # noqa: FBT003 - a literal
-    return is_known | F.col(name).isNull() if None in values else is_known
-
-
-def _all(conditions: Sequence[SparkColumn]) -> SparkColumn:
-    return functools.reduce(operator.and_, conditions)

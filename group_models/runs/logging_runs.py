@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from group_models.errors import PlatformError, ServerWarning
+from group_models.errors import GroupModelsError, PlatformError, ServerWarning
 from group_models.ports import Tables
 from group_models.reporting import tracking
 from group_models.spec import Spec, Track
@@ -36,7 +36,7 @@ def log_trained(tables: Tables, spec: Spec, run_id: str) -> str | None:
     Warns
     -----
     ServerWarning
-        It could not be logged, whatever the reason: what was trained stands, and the command to log it is named.
+        It could not be logged: what was trained stands, and the command to log it is named.
     """
     if spec.track is None:
         return None
@@ -44,7 +44,7 @@ def log_trained(tables: Tables, spec: Spec, run_id: str) -> str | None:
         return known
     try:
         return _log(tables, spec.model_set, run_id, spec.track)
-    except Exception as e:  # noqa: BLE001 - the models are trained and stored, and nobody shall lose a night to its log
+    except GroupModelsError as e:  # the models are trained and stored, and nobody shall lose a night to its log
         later = f"`group-models log SPEC --run-id {run_id}` logs it later"
         warnings.warn(f"what was trained stands, but {e}. {later}", ServerWarning, stacklevel=2)
         return None

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.adapters import (
+    source_versions,
     spark_columns,
     spark_distribute,
     spark_missing,
@@ -58,14 +59,19 @@ class Prepared:
     scope: Scope
     tables: Tables
     spark: SparkSession
-    frame: SparkFrame
     roles: Roles
     key_types: Mapping[str, str]
     features: Features
     estimator: EstimatorSettings
+    source: source_versions.Pinned
     bounds: Bounds = NO_BOUNDS
     override_estimators: tuple[EstimatorSettings, ...] = ()
     others: tuple[EstimatorSettings, ...] = ()
+
+    @property
+    def frame(self) -> SparkFrame:
+        """The rows of the source, at the version that the run reads."""
+        return self.source.frame
 
     def overridden(self, place: int | None) -> Prepared:
         """Return what is prepared for the keys of an override; as it is for those of none."""
@@ -109,7 +115,8 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     """
     estimator = estimator_settings(spec)
     frame = spark_source.open_source(spark, spec.source)
-    columns = spark_columns.column_types(frame)
+    source = source_versions.pin(spark, spec.source, frame)
+    columns = spark_columns.column_types(source.frame)
     mistakes = check_columns(
         columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
         sample_weight=spec.sample_weight,
@@ -136,7 +143,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
         spark_source.check_predicate(spark, override.where, key_types, named=f"overrides.{place}.where")
     of_overrides = tuple(estimator_settings(spec.overridden(place)) for place in range(len(spec.overrides)))
     return Prepared(
-        spec, scope, tables, spark, frame, checked, key_types, features, estimator,
+        spec, scope, tables, spark, checked, key_types, features, estimator, source,
         override_estimators=of_overrides, others=other_settings(spec),
     )  # fmt: skip
 
@@ -219,7 +226,7 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         bounds=prepared.bounds,
         source_stats=stats,
         skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
-        notes=(*_notes(prepared.scope, plan, history, left_out), *overrides_notes(plan.keys, spec)),
+        notes=(*_notes(prepared, plan, history, left_out), *overrides_notes(plan.keys, spec)),
     )
 
 
@@ -305,9 +312,10 @@ def _in_scope(prepared: Prepared, sizes: pa.Table) -> pa.Table:
     return sizes.filter(pc.is_in(sizes["key_id"], pa.array(sorted(ids), pa.string())))
 
 
-def _notes(scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
+def _notes(prepared: Prepared, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
+    scope = prepared.scope
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
-    notes = [library_note(unchanged["key_id"], history)]
+    notes = [library_note(unchanged["key_id"], history), prepared.source.why_not]
     # Parents are counted before the scope is: of a few keys the number would tell nothing.
     if left_out and scope.text is None:
         named = counts_text(left_out)

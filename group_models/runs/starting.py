@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from group_models.adapters import spark_probe, spark_sizes
+from group_models.adapters import source_versions, spark_probe, spark_sizes
 from group_models.errors import DataError, StateError
 from group_models.live.history import read_last_run
 from group_models.live.sets import newest_release
@@ -28,11 +28,14 @@ from group_models.runs.wave_jobs import Say
 from group_models.tables import PLAN, utc_now
 
 
-def start(prepared: Prepared, run_id: str, say: Say, *, retrain_all: bool, accept_changes: bool) -> Plan:
-    """Return the run's plan: the one in the table where there is one, else a new one, written before any wave."""
+def start(
+    prepared: Prepared, run_id: str, say: Say, *, retrain_all: bool, accept_changes: bool
+) -> tuple[Prepared, Plan]:
+    """Return the source at the run's version, and its plan: the one in the table, else one written before any wave."""
     events = read_events(prepared.tables, prepared.spec.model_set, run_id)
     if events.started is None:
         events = _write_started(prepared, run_id)
+    prepared = at_its_version(prepared, run_id, events)
     # Of two at the same time the first one's row is there: it may be of another spec.
     changes = check_same(prepared, run_id, events, accept_changes=accept_changes)
     plan = _read_plan(prepared, run_id)
@@ -41,7 +44,24 @@ def start(prepared: Prepared, run_id: str, say: Say, *, retrain_all: bool, accep
         changes += _other_data(prepared, run_id, plan, accept_changes=accept_changes)
     if changes:
         _accept(prepared, run_id, changes, say, has_started=True)
-    return plan or _new_plan(prepared, run_id, events, say, retrain_all=retrain_all, accept_changes=accept_changes)
+    if plan is None:
+        plan = _new_plan(prepared, run_id, events, say, retrain_all=retrain_all, accept_changes=accept_changes)
+    return prepared, plan
+
+
+def at_its_version(prepared: Prepared, run_id: str, events: Events) -> Prepared:
+    """Return what was prepared, with the source at the version of the run's row `started`.
+
+    Raises
+    ------
+    DataError
+        That version can be read no more.
+    """
+    version = started_row(events)["source_version"]
+    if version in (None, prepared.source.version):
+        return prepared
+    source = source_versions.pin_at(prepared.spark, prepared.spec.source, version, run_id)
+    return dataclasses.replace(prepared, source=source)
 
 
 def _other_data(prepared: Prepared, run_id: str, plan: Plan, *, accept_changes: bool) -> list[str]:
@@ -130,6 +150,7 @@ def _write_started(prepared: Prepared, run_id: str) -> Events:
         run_id,
         STARTED,
         base_release=newest_release(prepared.tables, prepared.spec.model_set),
+        source_version=prepared.source.version,
         spec=prepared.spec.to_json(),
         spec_fingerprint=prepared.spec.fingerprint(versions),
         versions=versions,

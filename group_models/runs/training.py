@@ -209,7 +209,7 @@ def train_run(
         spark_probe.check_workers(prepared.spark, _shared_paths(prepared))
         prepared = _shipped(prepared)
     with clock.phase("plan"):
-        plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
+        prepared, plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
     with clock.phase("train"):
         train_waves(prepared, plan, run_id, say)
     with clock.phase("manifest"):

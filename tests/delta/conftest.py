@@ -6,19 +6,10 @@ The jars come through Spark's own resolution, once; where that fails the tests f
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 
-DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
-OPTIONS = {
-    "spark.jars.packages": DELTA,
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.sql.shuffle.partitions": "2",
-}
-
+from tests.deltas import OPTIONS, require_jars
 
 IN_SHORT = (
     "test_a_number_is_taken_once_and_its_rows_stay",
@@ -44,21 +35,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def more_options() -> dict[str, str]:
     """What Delta needs, found before the session that all tests share is started."""
-    if why_not := _why_no_jars():
-        if os.environ.get("CI"):
-            pytest.fail(f"the jars of {DELTA} cannot be had: {why_not}")
-        pytest.skip(f"the jars of {DELTA} cannot be had: {why_not}")
+    require_jars(OPTIONS)
     return OPTIONS
-
-
-def _why_no_jars() -> str | None:
-    """Return why a Spark with the jars does not start, or None; tried in a process of its own."""
-    import subprocess
-
-    code = (
-        "from pyspark.sql import SparkSession; "
-        f"SparkSession.builder.master('local[1]').config('spark.jars.packages', {DELTA!r})"
-        ".config('spark.ui.enabled', 'false').getOrCreate().stop()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
-    return None if done.returncode == 0 else done.stderr.strip()[-500:]

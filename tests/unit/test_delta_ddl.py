@@ -60,7 +60,7 @@ ANSWERS = {
     "[SCHEMA_NOT_FOUND] The schema `c`.`s` cannot be found": "CREATE SCHEMA",
     "IOException: Connection refused (HTTP 0)": "does not answer",
     "ApiException (HTTP 401): UNAUTHENTICATED": "token",
-    "ApiException (HTTP 403): PERMISSION_DENIED": "USE CATALOG",
+    "ApiException (HTTP 403): PERMISSION_DENIED": "ask the owner for MODIFY on c.s.t; `group-models grants SPEC`",
     "(HTTP 400) no managed location is set": "delta:LOCATION",
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta": "--packages io.delta",
     "[CATALOG_NOT_FOUND] The catalog `c` not found": "spark.sql.catalog.NAME",
@@ -70,13 +70,25 @@ ANSWERS = {
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_what_a_catalog_refuses_is_said_with_the_way_out(answer: str):
     expected = f"(?s)writing c.s.t failed: .*{ANSWERS[answer]}"
-    with pytest.raises(StateError, match=expected), delta_errors.explaining("writing c.s.t"):
+    with pytest.raises(StateError, match=expected), delta_errors.explaining("writing c.s.t", needs="MODIFY on c.s.t"):
         raise AnalysisException(answer)
 
 
-def test_what_a_query_raises_for_other_reasons_is_let_through():
-    with pytest.raises(AnalysisException, match="DIVIDE_BY_ZERO"), delta_errors.explaining("writing"):
-        raise AnalysisException("[DIVIDE_BY_ZERO] Division by zero")
+def test_whatever_else_a_table_answers_is_one_sentence_too():
+    expected = r"^reading c\.s\.t failed: \[DIVIDE_BY_ZERO\] Division by zero$"
+    with pytest.raises(StateError, match=expected), delta_errors.explaining("reading c.s.t"):
+        raise AnalysisException("[DIVIDE_BY_ZERO] Division by zero.")
+
+
+@pytest.mark.parametrize("said", ["[DIVIDE_BY_ZERO] Division by zero", "x\nValueError: PERMISSION_DENIED by the fit"])
+def test_what_the_query_that_is_written_fails_of_is_let_through(said: str):
+    with pytest.raises(AnalysisException), delta_errors.explaining("writing", is_query=True):
+        raise AnalysisException(said)
+
+
+def test_a_catalog_that_goes_away_while_a_query_is_written_is_said_all_the_same():
+    with pytest.raises(StateError, match="does not answer"), delta_errors.explaining("writing", is_query=True):
+        raise AnalysisException("java.io.IOException: Failed to load table c.s.t (HTTP 0): null")
 
 
 def test_a_statement_that_another_came_in_the_way_of_is_tried_again():

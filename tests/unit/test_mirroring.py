@@ -566,3 +566,13 @@ def test_f10_who_may_not_add_versions_is_told_what_is_needed(place, monkeypatch)
     with pytest.warns(ServerWarning, match=r"making a version failed: no Only the owner .* CREATE MODEL"):
         place.publish("r1")
     assert place.log("mirror") == []
+
+
+def test_a_disk_without_room_for_a_version_costs_no_release(place, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("group_models.mirroring.write_bundle", full)
+    with pytest.warns(ServerWarning, match=r"router of zrl.ml.eta cannot be written to \S+: .*No space.*set TMPDIR"):
+        place.publish("r1")
+    assert [row.run_id for row in place.log()] == ["r1"]

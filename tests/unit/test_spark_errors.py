@@ -2,7 +2,7 @@
 
 import pytest
 
-from group_models.adapters.spark_errors import cause, is_childless, is_dead_worker
+from group_models.adapters.spark_errors import cause, first_line, is_childless, is_dead_worker
 
 ABORTED = (
     "Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times, most recent failure: Lost task 0.0 in "
@@ -56,3 +56,8 @@ def test_what_else_fails_is_no_dead_worker(text):
 def test_workers_that_can_make_no_child_are_told_from_the_text():
     assert is_childless(RuntimeError(CHILDLESS))
     assert cause(RuntimeError(CHILDLESS)).startswith("group_models.fitting.isolation.NoChildError: no child process")
+
+
+def test_how_a_classic_session_called_java_is_left_out_of_what_java_said():
+    said = "An error occurred while calling o69.sql.\n: java.io.IOException: Failed to load table c.s.t (HTTP 0): null"
+    assert first_line(Exception(said)) == "java.io.IOException: Failed to load table c.s.t (HTTP 0): null"
