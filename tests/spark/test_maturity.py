@@ -78,6 +78,6 @@ def test_weights_of_one_give_the_metrics_of_no_weights_and_rows_without_a_weight
     whole = {key for key, row in expected.items() if row["n_parts"] == 1}
     assert whole
     for key in whole:
-        assert rows[key]["metrics"] == pytest.approx(expected[key]["metrics"], rel=1e-9)
+        assert (rows[key]["metrics"] or {}) == pytest.approx(expected[key]["metrics"] or {}, rel=1e-9)
     labelled = FRAME["y"].abs() < float("inf")
     assert sum(row["unweighted_rows"] for row in rows.values()) == (labelled & bad).sum()
