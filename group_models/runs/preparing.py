@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,8 +22,8 @@ from group_models.adapters import (
 from group_models.adapters.spark_errors import failing
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Features, features_of
-from group_models.estimators.registry import check_settings, make_family
-from group_models.frames import ColumnKind, Roles, check_columns, column_kind, roles
+from group_models.estimators.registry import make_family
+from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.keys import KeyKind, show_key
 from group_models.levels import Levels
 from group_models.live.history import read_history
@@ -40,6 +39,13 @@ from group_models.planning.source_checks import leak_stats, source_stats
 from group_models.planning.windows import NO_BOUNDS, Bounds
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.runs.scoping import find_scope
+from group_models.runs.spec_estimators import (
+    costs_of,
+    estimator_mistakes,
+    estimator_settings,
+    other_settings,
+    override_settings,
+)
 from group_models.spec import ParentSpec, Spec
 from group_models.tables import moment, utc_now
 from group_models.texts import counts_text
@@ -123,11 +129,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     )  # fmt: skip
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
-    mistakes += check_settings(estimator, features, is_weighted=spec.sample_weight is not None)
-    mistakes += spec.needs_time() + _override_mistakes(spec, kinds)
-    for place, other in enumerate(other_settings(spec)):
-        said = check_settings(other, features, is_weighted=spec.sample_weight is not None)
-        mistakes += [f"candidates.estimators.{place}: {mistake}" for mistake in said]
+    mistakes += estimator_mistakes(spec, kinds) + spec.needs_time()
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(
@@ -141,32 +143,10 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     )
     for place, override in enumerate(spec.overrides):
         spark_source.check_predicate(spark, override.where, key_types, named=f"overrides.{place}.where")
-    of_overrides = tuple(estimator_settings(spec.overridden(place)) for place in range(len(spec.overrides)))
     return Prepared(
         spec, scope, tables, spark, checked, key_types, features, estimator, source,
-        override_estimators=of_overrides, others=other_settings(spec),
+        override_estimators=override_settings(spec), others=other_settings(spec),
     )  # fmt: skip
-
-
-def _override_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]:
-    """Return what is wrong with the estimators of overrides, one sentence each."""
-    mistakes = []
-    for place in range(len(spec.overrides)):
-        its = spec.overridden(place)
-        features = features_of({name: kinds[name] for name in its.features if name in kinds})
-        said = check_settings(estimator_settings(its), features, is_weighted=spec.sample_weight is not None)
-        mistakes += [f"overrides.{place}: {mistake}" for mistake in said]
-    return mistakes
-
-
-def estimator_settings(spec: Spec) -> EstimatorSettings:
-    """Return the estimator as the spec says it."""
-    return EstimatorSettings(**dict(spec.estimator), metric=spec.metric)
-
-
-def other_settings(spec: Spec) -> tuple[EstimatorSettings, ...]:
-    """Return the estimators that a key may get beside the spec's."""
-    return tuple(EstimatorSettings(**dict(each), metric=spec.metric) for each in spec.others)
 
 
 def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool = False) -> Plan:
@@ -232,17 +212,7 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
 
 def _costs(prepared: Prepared) -> Costs:
     families = [make_family(each, prepared.features) for each in (prepared.estimator, *prepared.others)]
-    if len(families) == 1:
-        return Costs(families[0].predicted_seconds, families[0].predicted_model_bytes)
-    folds = prepared.spec.candidates.folds if prepared.spec.candidates else 0
-    return Costs(
-        # Each candidate is fitted once per fold, to half of the rows on average, and the dearest may be chosen.
-        lambda rows, columns: (
-            sum(folds * f.predicted_seconds(rows / 2, columns) for f in families)
-            + np.max([f.predicted_seconds(rows, columns) for f in families], axis=0)
-        ),
-        lambda rows, columns: np.max([f.predicted_model_bytes(rows, columns) for f in families], axis=0),
-    )
+    return costs_of(families, prepared.spec.candidates.folds if prepared.spec.candidates else 0)
 
 
 def _with_overrides(prepared: Prepared, sizes: pa.Table) -> pa.Table:
