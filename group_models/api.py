@@ -12,7 +12,6 @@ from group_models.checking import load_checked
 from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
 from group_models.live.manifest import STATUSES
-from group_models.live.metrics import first_metric
 from group_models.live.parents import serving_key
 from group_models.live.sets import Alias, Live, newest_release, stored_model
 from group_models.planning.plans import Plan
@@ -346,7 +345,7 @@ def told_verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
     from group_models.reporting.verdict import verdict_of_rows
 
     own = max((len(row["key"]) for row in rows), default=0)
-    found = verdict_of_rows([row for row in rows if len(row["key"]) == own], first_metric(rows))
+    found = verdict_of_rows([row for row in rows if len(row["key"]) == own])
     return found.sentence() if found else None
 
 

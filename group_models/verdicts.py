@@ -172,5 +172,6 @@ def _interval(ours: Floats, theirs: Floats, metric: Metric, seed: int) -> tuple[
     for start in range(0, samples, at_once):
         drawn = draws.integers(0, keys, (min(at_once, samples - start), keys))
         changes.append(_change(ours[drawn].sum(axis=1), theirs[drawn].sum(axis=1), metric))
-    ends = np.quantile(np.concatenate(changes), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    # No interpolation: of changes that are infinite it makes no number.
+    ends = np.quantile(np.concatenate(changes), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
     return float(ends[0]), float(ends[1])

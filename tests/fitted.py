@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,12 @@ def add_run(
     base: str | None = None,
     failed: Iterable[str] = (),
     estimator: EstimatorSettings = LINEAR,
+    beside: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
 ) -> None:
-    """Add a finished run of all keys: a model per slope, and keys that failed."""
+    """Add a finished run of all keys: a model per slope, and keys that failed.
+
+    `beside` has for keys the rows on which they were compared with what served, and the error of the new and the old.
+    """
     at = START + dt.timedelta(days=day)
     shared = {"model_set": SET, "run_id": run_id}
     event = {
@@ -52,6 +57,9 @@ def add_run(
         "spec": '{"estimator": {"name": "linear"}}', "versions": {}, "source": "path: never-read.parquet",
     }  # fmt: skip
     fitted = _fitted(slopes, estimator)
+    for name, (count, new, old) in beside.items():
+        compared = {"champion_rows": count, "champion_mae": old, "champion_difference": new - old}
+        fitted[name]["baseline_metrics"] = {**fitted[name]["baseline_metrics"], **compared}
     rows = {name: {**row, **shared, "number": 0, "wave": 0, "finished_at": at} for name, row in fitted.items()}
     rows |= {name: {"status": "failed", "reason": "it was told to", **_of_key(name), **shared} for name in failed}
     _append(tables, RUN, run_id, [{**event, "event": "started"}])

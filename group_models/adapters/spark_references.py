@@ -86,10 +86,6 @@ class References:
                 return found[0], over_all
         return NO_REFERENCE, over_all
 
-    def runs(self) -> list[str]:
-        """Return the runs whose models travel."""
-        return sorted({*self.parts["run_id"].to_pylist(), *self.champions["run_id"].to_pylist()})
-
 
 NO_REFERENCES = References.none()
 """Keys are compared with nothing but their median."""

@@ -26,6 +26,9 @@ from group_models.tables import MANIFEST, WHOLE
 FAILED = ("failed", "crashed", "timed_out", "out_of_memory", "model_too_big")
 """Statuses of keys that were tried and have no new model."""
 
+FITTING = ("trained", "rejected")
+"""Statuses of keys that have a new model, whether it serves or a gate rejected it."""
+
 STATUSES = (
     "trained", "unchanged", "rejected", "vanished", "too_small", "too_big", "no_target", "one_class", "deferred",
     *FAILED,
@@ -279,7 +282,7 @@ def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits, kept
         total.update(of_level)
         failed = sum(of_level.get(status, 0) for status in FAILED)
         is_asked = len(counts) > 1 and (place == 0 or level not in kept)
-        if is_asked and failed and not of_level.get("trained"):
+        if is_asked and failed and not any(of_level.get(status) for status in FITTING):
             return f"level {level}: {release_refusal(of_level, limits)}"
     return release_refusal(total, limits)
 
@@ -287,11 +290,11 @@ def levels_refusal(counts: Mapping[str, Mapping[str, int]], limits: Limits, kept
 def release_refusal(counts: Mapping[str, int], limits: Limits) -> str | None:
     """Return why a run with these outcomes must not be published by itself, or None.
 
-    Of the keys that were tried (trained or failed), the failed ones may be at most `max_failed_share`, unless
+    Of the keys that were tried (trained, rejected or failed), the failed ones may be at most `max_failed_share`, unless
     they are no more than `max_failed_keys`; and at least one must have succeeded where one was tried.
     """
     failed = {status: counts[status] for status in FAILED if counts.get(status)}
-    bad, good = sum(failed.values()), counts.get("trained", 0)
+    bad, good = sum(failed.values()), sum(counts.get(status, 0) for status in FITTING)
     named = ", ".join(f"{count} {status}" for status, count in failed.items())
     if bad and not good:
         kept = counts.get("unchanged", 0)

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from group_models.comparing import error_together
 from group_models.errors import StateError
 from group_models.keys import level_name, show_key
-from group_models.live.manifest import count_statuses
+from group_models.live.manifest import FITTING, count_statuses
 from group_models.live.metrics import spec_metric
 from group_models.live.sets import check_not_cleaned, read_runs
 from group_models.ports import Tables, Where
-from group_models.reporting.verdict import TRIED, verdict_of
+from group_models.reporting.verdict import verdict_of
 from group_models.run_rows import append_run_row
 from group_models.spec import Metric
 from group_models.tables import MANIFEST, PLAN, RUN, utc_now
@@ -151,7 +151,7 @@ def fleet_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
 
 def _verdict_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
     """Return what simpler models come to on the same rows, and how the keys' models do beside them."""
-    tried = manifest.filter(pc.is_in(manifest["status"], pa.array(TRIED)))
+    tried = manifest.filter(pc.is_in(manifest["status"], pa.array(FITTING)))
     verdict = verdict_of(tried, metric)
     return verdict.metrics() if verdict else {}
 

@@ -11,15 +11,13 @@ import pyarrow.compute as pc
 
 from group_models.keys import level_name
 from group_models.live.gating import values
-from group_models.live.metrics import read_metric
+from group_models.live.manifest import FITTING
+from group_models.live.metrics import first_metric, read_metric
 from group_models.live.sets import read_key_kinds
 from group_models.ports import Tables, Where
 from group_models.spec import Metric
 from group_models.tables import MANIFEST
 from group_models.verdicts import Verdict, judge
-
-TRIED = ("trained", "rejected")
-"""Statuses of keys with a new model: rejected ones too, or a verdict would be one on those that passed a gate."""
 
 _READ = ("key_id", "level", "status", "metrics", "baseline_metrics", "holdout_rows")
 
@@ -34,9 +32,12 @@ def verdict_of(rows: pa.Table, metric: Metric) -> Verdict | None:
 
 
 def read_verdict(tables: Tables, model_set: str, run_id: str) -> Verdict | None:
-    """Return whether the models that a run trained for keys pay, None where none was measured."""
+    """Return whether the models that a run trained for keys pay, None where none was measured.
+
+    Rejected ones count too, or the verdict would be one on those that passed a gate.
+    """
     where: Where = {"model_set": [model_set], "run_id": [run_id]}
-    rows = tables.read(MANIFEST, columns=_READ, where={**where, "status": list(TRIED)})
+    rows = tables.read(MANIFEST, columns=_READ, where={**where, "status": list(FITTING)})
     own = level_name(list(read_key_kinds(tables, model_set, [run_id])))
     return verdict_of(rows.filter(pc.equal(rows["level"], own)), read_metric(tables, model_set, [run_id]))
 
@@ -49,10 +50,12 @@ def verdict_facts(verdict: Verdict | None) -> dict[str, str]:
     return {"verdict": verdict.sentence(), "simpler models": f"{verdict.metric} {beside}"}
 
 
-def verdict_of_rows(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Verdict | None:
-    """Return whether the models of manifest rows in Python pay."""
-    names = ("metrics", "baseline_metrics", "holdout_rows")
+def verdict_of_rows(rows: Sequence[Mapping[str, Any]]) -> Verdict | None:
+    """Return whether the models of manifest rows in Python pay, by the metric that they tell first."""
     maps = pa.map_(pa.string(), pa.float64())
-    columns = [[list((row[n] or {}).items()) if n != "holdout_rows" else row[n] for row in rows] for n in names]
-    types = (maps, maps, pa.int64())
-    return verdict_of(pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=names), metric)
+    columns = {
+        name: pa.array([list((row[name] or {}).items()) for row in rows], maps)
+        for name in ("metrics", "baseline_metrics")
+    }
+    columns["holdout_rows"] = pa.array([row["holdout_rows"] for row in rows], pa.int64())
+    return verdict_of(pa.table(columns), first_metric(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -17,7 +18,7 @@ from group_models.keys import level_name, texts_id
 from group_models.live.champions import Refit, seen_until
 from group_models.live.sets import Live, read_without_pins
 from group_models.planning.plans import Plan
-from group_models.ports import Where
+from group_models.ports import SparkFrame, Where
 from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import read_events
 from group_models.runs.wave_jobs import Say
@@ -67,11 +68,21 @@ class Comparing:
             references = self._with_parents(references)
         if self.prepared.spec.asks_champion and level == self.prepared.levels.own:
             references = dataclasses.replace(references, champions=self._champions(level))
-        if not (runs := references.runs()):
-            return references
-        where: Where = {"model_set": [self.settings.model_set], "run_id": runs}
-        store = self.prepared.tables.scan(self.prepared.spark, STORE, columns=STORED, where=where)
-        return dataclasses.replace(references, store=store)
+        return dataclasses.replace(references, store=self._models(references))
+
+    def _models(self, references: References) -> SparkFrame | None:
+        """Return the store's rows of these models and of as few others as a row filter can tell."""
+        found = []
+        for models, part in ((references.parts, None), (references.champions, [WHOLE])):
+            if not models.num_rows:
+                continue
+            where: dict[str, Any] = {"model_set": [self.settings.model_set]}
+            where["run_id"] = sorted(set(models["run_id"].to_pylist()))
+            # Of parents there are few; of the keys of a fleet no list is sent.
+            where["part"] = part or sorted(set(models["part"].to_pylist()))
+            where |= {} if part else {"key_id": sorted(set(models["key_id"].to_pylist()))}
+            found.append(self.prepared.tables.scan(self.prepared.spark, STORE, columns=STORED, where=where))
+        return functools.reduce(lambda one, other: one.unionByName(other), found) if found else None
 
     def _with_parents(self, references: References) -> References:
         """Add the parents that serve after this run: those of its own models, then those that served before."""

@@ -12,11 +12,13 @@ import pytest
 from tests.deltas import OPTIONS, require_jars
 
 IN_SHORT = (
-    "test_a_number_is_taken_once_and_its_rows_stay",
-    "test_the_numbers_of_removed_rows_stay_taken",
-    "test_of_threads_that_race_for_a_number_exactly_one_wins",
+    "test_a_number_is_taken_once_and_its_rows_stay[connect_spark]",
+    "test_the_numbers_of_removed_rows_stay_taken[spark]",
+    "test_of_threads_that_race_for_a_number_exactly_one_wins[spark]",
+    "test_what_is_written_meanwhile_is_no_wave_s_and_a_resumed_run_s_neither[connect_spark]",
+    "test_a_table_of_an_older_version_gets_the_columns_and_one_of_a_newer_keeps_its_own",
 )
-"""What is not slow: each test makes tables of its own, which takes seconds."""
+"""What is not slow: an append takes about a second, and making the tables many. Each kind of session has its part."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     here = os.path.dirname(__file__)  # noqa: PTH120
     ours = [item for item in items if str(item.path).startswith(here)]
     for item in ours:
-        if getattr(item, "originalname", "") not in IN_SHORT:
+        if item.name not in IN_SHORT:
             item.add_marker(pytest.mark.slow)
     if len(ours) < len(items):
         for item in ours:

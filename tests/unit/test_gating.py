@@ -12,8 +12,9 @@ from group_models.gates import FleetGate, Gates
 from group_models.keys import texts_id
 from group_models.levels import Levels
 from group_models.live.gating import fleet_refusal
-from group_models.live.manifest import RunIdentity, compose
+from group_models.live.manifest import RunIdentity, compose, levels_refusal, release_refusal
 from group_models.loading import load_spec
+from group_models.spec import Limits
 from group_models.tables import PLAN, STORE
 from tests import worlds
 
@@ -155,6 +156,12 @@ def test_a_fleet_that_cannot_be_compared_does_not_serve_by_itself() -> None:
         "none of 1 key with a new model has a held out row that the model that serves has not seen: whether the run "
         "is better is not known"
     )
+
+
+def test_a_run_whose_new_models_are_all_rejected_is_no_run_that_failed() -> None:
+    assert release_refusal({"rejected": 9, "failed": 1}, Limits()) is None
+    assert levels_refusal({"k": {"rejected": 9, "failed": 1}, "global": {"trained": 1}}, Limits()) is None
+    assert release_refusal({"failed": 1}, Limits()) is not None
 
 
 def spec_mistake(**changes: Any) -> str:
