@@ -206,7 +206,11 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         bounds=prepared.bounds,
         source_stats=stats,
         skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
-        notes=(*_notes(prepared, plan, history, left_out), *overrides_notes(plan.keys, spec)),
+        notes=(
+            *_notes(prepared.scope, plan, history, left_out),
+            *([prepared.source.why_not] if prepared.source.why_not else []),
+            *overrides_notes(plan.keys, spec),
+        ),
     )
 
 
@@ -282,10 +286,9 @@ def _in_scope(prepared: Prepared, sizes: pa.Table) -> pa.Table:
     return sizes.filter(pc.is_in(sizes["key_id"], pa.array(sorted(ids), pa.string())))
 
 
-def _notes(prepared: Prepared, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
-    scope = prepared.scope
+def _notes(scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
-    notes = [library_note(unchanged["key_id"], history), prepared.source.why_not]
+    notes = [library_note(unchanged["key_id"], history)]
     # Parents are counted before the scope is: of a few keys the number would tell nothing.
     if left_out and scope.text is None:
         named = counts_text(left_out)
