@@ -39,7 +39,7 @@ def test_each_key_is_trained_and_scored_by_its_rule_and_a_changed_rule_trains_it
     rows = told(spark, spec)
     estimators = {key: row["estimator"] for key, row in rows.items()}
     own = "carrier,stop"
-    assert (estimators[own, "UA", "1"], rows[own, "UA", "1"]["n_parts"]) == ("xgboost", 2)
+    assert (estimators[own, "UA", "1"], rows[own, "UA", "1"]["policy"]) == ("xgboost", "salted")
     assert (estimators["carrier", "UA"], estimators[own, "null", None]) == ("xgboost", "random_forest")
     assert (rows[own, "UA", "2"]["status"], rows[own, "UA", "2"]["serves"]) == ("deferred", "parent")
     plain = told(spark, worlds.spec(source, tmp_path / "b", **changes))
