@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from group_models.loading import load_spec
     from group_models.registering import register
     from group_models.releasing import clean, list_releases, pin, release, unpin
+    from group_models.reports import report
     from group_models.runs.logging_runs import log_run
     from group_models.spec import Spec
 
 __all__ = [
     "Spec", "clean", "list_releases", "load_model", "load_spec",
-    "log_run", "pin", "plan", "register", "release", "score", "show", "train", "unpin",
+    "log_run", "pin", "plan", "register", "release", "report", "score", "show", "train", "unpin",
 ]  # fmt: skip
 
 _MODULES = {
@@ -26,6 +27,7 @@ _MODULES = {
     "load_spec": "loading",
     "log_run": "runs.logging_runs",
     "register": "registering",
+    "report": "reports",
     **dict.fromkeys(("clean", "list_releases", "pin", "release", "unpin"), "releasing"),
 }
 

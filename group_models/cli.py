@@ -30,6 +30,7 @@ from group_models.cli_options import (
     say,
 )
 from group_models.cli_release import clean, log, release_app
+from group_models.cli_report import report
 from group_models.errors import GroupModelsError, LibraryWarning, ServerWarning
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
@@ -46,6 +47,7 @@ app.add_typer(release_app, name="release")
 app.command()(clean)
 app.command()(log)
 app.command()(grants)
+app.command()(report)
 
 
 class Mode(StrEnum):

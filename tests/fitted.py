@@ -45,6 +45,7 @@ def add_run(
     failed: Iterable[str] = (),
     estimator: EstimatorSettings = LINEAR,
     beside: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
+    spec: str = '{"estimator": {"name": "linear"}}',
 ) -> None:
     """Add a finished run of all keys: a model per slope, and keys that failed.
 
@@ -54,7 +55,7 @@ def add_run(
     shared = {"model_set": SET, "run_id": run_id}
     event = {
         **shared, "at": at, "base_release": base, "key_kinds": {"k": "string"}, "feature_kinds": {"x": "numeric"},
-        "spec": '{"estimator": {"name": "linear"}}', "versions": {}, "source": "path: never-read.parquet",
+        "spec": spec, "versions": {}, "source": "path: never-read.parquet",
     }  # fmt: skip
     fitted = _fitted(slopes, estimator)
     for name, (count, new, old) in beside.items():

@@ -34,6 +34,11 @@ def is_named() -> bool:
     return bool(os.environ.get(URI) and os.environ.get(JARS))
 
 
+def is_secured() -> bool:
+    """Return whether the environment names a server with authorization, too."""
+    return all(map(os.environ.get, SECURED))
+
+
 @dataclasses.dataclass(frozen=True)
 class Server:
     """A Unity Catalog server, asked as whoever the token is of."""

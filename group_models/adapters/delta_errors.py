@@ -29,7 +29,7 @@ _WAYS_OUT = {
         "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
         "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog`"
     ),
-    r"HTTP 0\b|Connection refused|ConnectException|HttpConnectTimeoutException|\(HTTP 50[234]\)": (
+    r"HTTP 0\b|Connection re(fused|set)|ConnectException|HttpConnectTimeout|header parser received no|HTTP 50[234]\)": (
         "the catalog's server does not answer; start it or correct its uri (spark.sql.catalog.NAME.uri), then run again"
     ),
     r"HTTP 401|: 401 -|UNAUTHENTICATED|[Ii]nvalid.*token": (

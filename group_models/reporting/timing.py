@@ -147,7 +147,7 @@ def run_timing(plan: pa.Table, fits: pa.Table, *, slots: int | None = None) -> T
 def _fitted(fits: pa.Table) -> pd.DataFrame:
     """Return one row per fit; the row that puts salted parts together repeats theirs and is no fit of its own."""
     rows: pd.DataFrame = fits.select([name for name in FIT_COLUMNS if name in fits.column_names]).to_pandas()
-    rows = rows[rows["started_at"].notna() & rows["unit"].notna()]
+    rows = rows[rows["started_at"].notna() & rows["unit"].notna()].fillna({"attempt": 0})
     if "part" not in rows:
         return rows.assign(part=WHOLE)
     rows = rows.sort_values("number").drop_duplicates(["key_id", "part"])

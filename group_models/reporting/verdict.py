@@ -50,12 +50,12 @@ def verdict_facts(verdict: Verdict | None) -> dict[str, str]:
     return {"verdict": verdict.sentence(), "simpler models": f"{verdict.metric} {beside}"}
 
 
-def verdict_of_rows(rows: Sequence[Mapping[str, Any]]) -> Verdict | None:
-    """Return whether the models of manifest rows in Python pay, by the metric that they tell first."""
+def verdict_of_rows(rows: Sequence[Mapping[str, Any]], metric: Metric | None = None) -> Verdict | None:
+    """Return whether the models of manifest rows in Python pay, by a metric or by the one that they tell first."""
     maps = pa.map_(pa.string(), pa.float64())
     columns = {
         name: pa.array([list((row[name] or {}).items()) for row in rows], maps)
         for name in ("metrics", "baseline_metrics")
     }
     columns["holdout_rows"] = pa.array([row["holdout_rows"] for row in rows], pa.int64())
-    return verdict_of(pa.table(columns), first_metric(rows))
+    return verdict_of(pa.table(columns), metric or first_metric(rows))

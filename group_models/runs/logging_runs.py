@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 from group_models.errors import GroupModelsError, PlatformError, ServerWarning
 from group_models.ports import Tables
 from group_models.reporting import tracking
+from group_models.reporting.page.page import run_page
 from group_models.spec import Spec, Track
 from group_models.targets import SpecLike, find_target
 
@@ -50,12 +52,36 @@ def log_trained(tables: Tables, spec: Spec, run_id: str) -> str | None:
         return None
 
 
+MAX_PAGE_KEYS = 100_000
+"""Keys of a run up to which its page is among the files of its MLflow run."""
+
+
+def _with_page(record: tracking.RunRecord, tables: Tables) -> tracking.RunRecord:
+    """Return a record with the run's page among its files; without the `report` extra there is none.
+
+    Warns
+    -----
+    ServerWarning
+        The page could not be made; all else is logged.
+    """
+    if record.metrics.get("keys", 0) > MAX_PAGE_KEYS:
+        return record
+    try:
+        page = run_page(tables, record.model_set, record.run_id)
+    except PlatformError:
+        return record
+    except Exception as e:  # noqa: BLE001 - a picture of the run must not keep the run itself from being logged
+        warnings.warn(f"run {record.run_id} is logged without its report: {e}", ServerWarning, stacklevel=2)
+        return record
+    return dataclasses.replace(record, files={**record.files, "report.html": page.html})
+
+
 def _log(tables: Tables, model_set: str, run_id: str, track: Track) -> str:
     try:
         from group_models.adapters.mlflow_run import log_record
     except ImportError as e:
         raise PlatformError("logging a run needs mlflow; install group-models[mlflow]") from e
-    record = tracking.read_record(tables, model_set, run_id)
+    record = _with_page(tracking.read_record(tables, model_set, run_id), tables)
     logged = log_record(record, tracking_uri=track.tracking_uri, experiment=track.experiment)
     if tracking.mlflow_run_of(tables, model_set, run_id) != logged:
         tracking.append_logged(tables, model_set, run_id, logged)

@@ -207,8 +207,7 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         source_stats=stats,
         skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
         notes=(
-            *_notes(prepared.scope, plan, history, left_out),
-            *([prepared.source.why_not] if prepared.source.why_not else []),
+            *_notes(prepared.scope, plan, history, left_out, prepared.source.why_not),
             *overrides_notes(plan.keys, spec),
         ),
     )
@@ -286,9 +285,11 @@ def _in_scope(prepared: Prepared, sizes: pa.Table) -> pa.Table:
     return sizes.filter(pc.is_in(sizes["key_id"], pa.array(sorted(ids), pa.string())))
 
 
-def _notes(scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int]) -> tuple[str, ...]:
+def _notes(
+    scope: Scope, plan: Plan, history: History, left_out: Mapping[str, int], of_source: str | None = None
+) -> tuple[str, ...]:
     unchanged = plan.keys.filter(pc.equal(plan.keys["decision"], "unchanged"))
-    notes = [library_note(unchanged["key_id"], history)]
+    notes = [library_note(unchanged["key_id"], history), of_source]
     # Parents are counted before the scope is: of a few keys the number would tell nothing.
     if left_out and scope.text is None:
         named = counts_text(left_out)

@@ -63,6 +63,7 @@ def write(file: Path, content: dict[str, Any]) -> str:
         ["release", "pin", "--help"],
         ["release", "unpin", "--help"],
         ["clean", "--help"],
+        ["report", "--help"],
     ],
     ids=" ".join,
 )

@@ -142,7 +142,7 @@ def test_plan_and_a_sample_of_the_manifest_are_artifacts_with_the_failures_first
     place.log_trained()
     (run,) = place.runs()
     assert {file.path for file in place.client.list_artifacts(run.info.run_id)} == {
-        "spec.json", "plan.json", "plan_sample.csv", "manifest_sample.csv",
+        "spec.json", "plan.json", "plan_sample.csv", "manifest_sample.csv", "report.html",
     }  # fmt: skip
     assert json.loads(text_of(place, run, "plan.json"))["keys"] == 4
     rows = pd.read_csv(io.StringIO(text_of(place, run, "manifest_sample.csv")))
@@ -182,7 +182,7 @@ def test_f2_a_server_that_throttles_every_third_call_gets_all_of_it(place, serve
         assert front.throttled > 0
     (run,) = place.runs()
     assert (run.info.run_id, run.info.status) == (logged, "FINISHED")
-    assert len(place.client.list_artifacts(logged)) == 4
+    assert len(place.client.list_artifacts(logged)) == 5
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_server_that_is_killed_while_a_run_is_logged_costs_nothing_and_the_run
         assert main(["log", str(tmp_path / "spec.yaml"), "--run-id", "r1"]) == 0
         (whole,) = place.runs()
         assert (whole.info.run_id, whole.info.status) == (half.info.run_id, "FINISHED")
-        assert len(place.client.list_artifacts(whole.info.run_id)) == 4
+        assert len(place.client.list_artifacts(whole.info.run_id)) == 5
     finally:
         dying.kill()
 

@@ -68,7 +68,15 @@ def test_importing_loads_no_heavy_library(module: str):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], ["score", "--help"], ["release", "publish", "--help"], ["trian"], ["train"]],
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["score", "--help"],
+        ["report", "--help"],
+        ["release", "publish", "--help"],
+        ["trian"],
+        ["train"],
+    ],
     ids=" ".join,
 )
 def test_help_and_usage_load_no_heavy_library(arguments: list[str]):

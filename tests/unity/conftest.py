@@ -45,9 +45,10 @@ def more_options(front: InFront) -> dict[str, str]:
         f"{NAME}_front": (front.url, there.token),
         f"{NAME}_down": (f"http://127.0.0.1:{free_port()}", ""),
     }
-    if secured := os.environ.get(unities.SECURED[0]):
+    if unities.is_secured():
+        secured, _, _, token = map(os.environ.__getitem__, unities.SECURED)
         places[f"{NAME}_denied"] = (secured, "not.a.token")
-        places[f"{NAME}_user"] = (secured, os.environ[unities.SECURED[3]])
+        places[f"{NAME}_user"] = (secured, token)
     options = unities.jar_options()
     for name, (uri, token) in places.items():
         options |= unities.catalog_options(name, uri, token)

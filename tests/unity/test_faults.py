@@ -20,7 +20,7 @@ from tests.nightly import make_source, source_versions_of, spec_of
 from tests.servers import InFront
 from tests.unities import NAME
 
-secured = pytest.mark.skipif(not all(map(os.environ.get, unities.SECURED)), reason=unities.WHY_NOT_SECURED)
+secured = pytest.mark.skipif(not unities.is_secured(), reason=unities.WHY_NOT_SECURED)
 
 
 def refusal(spark: SparkSession, schema: str, source: str) -> str:
