@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pydantic
 import yaml
@@ -215,11 +215,20 @@ _IN_OUR_WORDS = {
 """How pydantic (2.11) says it, and what a spec's author knows it as."""
 
 
+def _group_in(annotation: Any) -> Any:
+    """Return the group of fields that a field is, may be, or has a list of; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _group_in(inner)) is not None), None)
+
+
 def _meant(location: tuple[Any, ...]) -> str:
     model: Any = Spec
     for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        model = field.annotation if field is not None else Spec
+        # A number is the place in a list, of which all items are alike.
+        if not isinstance(part, int):
+            field = getattr(model, "model_fields", {}).get(str(part))
+            model = _group_in(field.annotation) if field is not None else Spec
     fields = getattr(model, "model_fields", Spec.model_fields)
     allowed = sorted(field.alias or name for name, field in fields.items())
     close = difflib.get_close_matches(str(location[-1]), allowed, n=1)

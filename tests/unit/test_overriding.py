@@ -53,6 +53,12 @@ def test_a_rule_that_means_nothing_is_refused_by_its_place(rule, said):
     assert pc.match_substring_regex(pa.array([mistakes_of(**rule)]), said)[0].as_py()
 
 
+def test_an_unknown_field_of_a_rule_or_of_candidates_names_those_that_there_are():
+    assert "overrides.0.wher: unknown field; did you mean where?" in mistakes_of(wher="k = 'a'")
+    with pytest.raises(SpecError, match=r"candidates\.foldz: unknown field; did you mean folds\?"):
+        load_spec({**BASE, "candidates": {"estimators": ["ridge"], "foldz": 3}})
+
+
 def test_a_rule_changes_what_it_names_and_keeps_the_rest():
     assert SPEC.overridden(None) is SPEC
     assert (SPEC.overridden(0).estimator.name, SPEC.overridden(0).features) == ("xgboost", ("a", "b"))
