@@ -72,29 +72,31 @@ def source_mistakes(raw: Mapping[str, Any], folder: Path) -> list[str]:
     if given is not None and is_missing(given[0]):
         said = f"source.path: there is no {given[0]} (a path in a spec is relative to the spec's file)"
         # Nobody knows which features are text; numbers are what every estimator takes.
-        return [said, *_estimator_mistakes(raw.get("estimator"), features_of(dict.fromkeys(features, "numeric")))]
+        return [said, *_estimator_mistakes(raw, features_of(dict.fromkeys(features, "numeric")))]
     columns = _parquet_columns(*given) if given is not None else None
     if columns is None:
         return []
-    target, time_column = raw.get("target"), raw.get("time_column")
+    target, time_column, weight = (raw.get(name) for name in ("target", "time_column", "sample_weight"))
     mistakes = check_columns(
         columns,
         keys=names_in(raw.get("keys")),
         features=features,
         target=target if isinstance(target, str) else None,
         time_column=time_column if isinstance(time_column, str) else None,
+        sample_weight=weight if isinstance(weight, str) else None,
     )
     kinds = {name: kind for name in features if name in columns and (kind := column_kind(columns[name]))}
-    return mistakes + _estimator_mistakes(raw.get("estimator"), features_of(kinds))
+    return mistakes + _estimator_mistakes(raw, features_of(kinds))
 
 
-def _estimator_mistakes(raw: Any, features: Features) -> list[str]:
-    given = {"name": raw} if isinstance(raw, str) else raw
+def _estimator_mistakes(raw: Mapping[str, Any], features: Features) -> list[str]:
+    estimator = raw.get("estimator")
+    given = {"name": estimator} if isinstance(estimator, str) else estimator
     try:
         estimator = given if isinstance(given, Estimator) else Estimator.model_validate(given)
     except pydantic.ValidationError:
         return []
-    return check_settings(EstimatorSettings(**dict(estimator)), features)
+    return check_settings(EstimatorSettings(**dict(estimator)), features, is_weighted=bool(raw.get("sample_weight")))
 
 
 def _file_source(source: Any, folder: Path) -> tuple[Path, Any] | None:

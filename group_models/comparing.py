@@ -48,7 +48,7 @@ def error_together(metric: Metric, of_keys: Floats, rows: Floats) -> float:
 
 
 def grouped_comparison(
-    y: Floats, prediction: Floats, other: Floats, starts: Ints, metric: Metric
+    y: Floats, prediction: Floats, other: Floats, starts: Ints, metric: Metric, weight: Floats | None = None
 ) -> Mapping[str, Floats]:
     """Return, of each key, the metrics of another model on the same rows, and how its own model differs from it.
 
@@ -56,7 +56,9 @@ def grouped_comparison(
     `difference` is the mean over rows of the own model's loss less the other's: below zero the own model is better.
     `difference_se` is the standard error of that mean, the rows taken as independent: s / sqrt(n) with s about the
     mean and n - 1 degrees of freedom (Student 1908, "The probable error of a mean", for paired differences); NaN of
-    one row.
+    one row. With weights the mean is weighted, and its standard error is that of a weighted mean,
+    sqrt(n / (n - 1) * sum((w * (d - mean)) ** 2)) / sum(w) (Cochran 1977, "Sampling techniques", 6.3): the same for
+    weights that are all alike.
 
     Parameters
     ----------
@@ -79,17 +81,31 @@ def grouped_comparison(
         counts = rows[flags]
         begins = np.cumsum(counts) - counts
         y, prediction, other = y[is_there], prediction[is_there], other[is_there]
-        found = {**grouped_metrics(y, other, begins), **_differences(y, prediction, other, begins, counts, metric)}
+        weight = None if weight is None else weight[is_there]
+        differences = _differences(y, prediction, other, begins, counts, metric, weight)
+        found = {**grouped_metrics(y, other, begins, weight), **differences}
         for name, of_keys in found.items():
             values[name][flags] = of_keys
     return {**values, ROWS: rows.astype(np.float64)}
 
 
 def _differences(
-    y: Floats, prediction: Floats, other: Floats, starts: Ints, counts: Ints, metric: Metric
+    y: Floats,
+    prediction: Floats,
+    other: Floats,
+    starts: Ints,
+    counts: Ints,
+    metric: Metric,
+    weight: Floats | None,
 ) -> dict[str, Floats]:
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         difference = losses(y, prediction, metric) - losses(y, other, metric)
+        if weight is not None:
+            total = np.add.reduceat(weight, starts)
+            mean = np.add.reduceat(difference * weight, starts) / total
+            centred = (difference - np.repeat(mean, counts)) * weight
+            spread = np.add.reduceat(centred * centred, starts) * counts / (counts - 1)
+            return {DIFFERENCE: mean, ERROR_OF_IT: np.sqrt(spread) / total}
         mean = np.add.reduceat(difference, starts) / counts
         centred = difference - np.repeat(mean, counts)
         variance = np.add.reduceat(centred * centred, starts) / (counts - 1)

@@ -22,13 +22,13 @@ MAX_TRACEBACK = 2000
 """Characters of a traceback that are kept: the last ones, where the error was raised."""
 
 
-def regression_metrics(y: Floats, prediction: Floats) -> dict[str, float]:
+def regression_metrics(y: Floats, prediction: Floats, weight: Floats | None = None) -> dict[str, float]:
     """Return `mae, rmse, r2, bias` of predictions, in the target's units (`r2` has none); {} for no rows.
 
     `bias` is mean(prediction - y): above zero the model predicts too much. `r2` is 1 - SSE / SST with SST
     about the mean of these rows. Where SST is 0 (one row, or a constant target) `r2` is 1 for exact
     predictions and else 0, as in scikit-learn's `r2_score(force_finite=True)`, there for two rows and more. A
-    prediction that is not finite makes every metric NaN.
+    prediction that is not finite makes every metric NaN. With weights every mean and sum is weighted.
 
     Examples
     --------
@@ -39,6 +39,9 @@ def regression_metrics(y: Floats, prediction: Floats) -> dict[str, float]:
         return {}
     if not np.isfinite(prediction).all():
         return dict.fromkeys(("mae", "rmse", "r2", "bias"), float("nan"))
+    if weight is not None:
+        found = grouped_metrics(y, prediction, np.zeros(1, dtype=np.int64), weight)
+        return {name: float(values[0]) for name, values in found.items()}
     error = prediction - y
     squared = float(error @ error)
     return {
@@ -59,7 +62,9 @@ def _r2(y: Floats, squared_error: float) -> float:
     return 1.0 - squared_error / total
 
 
-def grouped_metrics(y: Floats, prediction: Floats, starts: NDArray[np.int64]) -> dict[str, Floats]:
+def grouped_metrics(
+    y: Floats, prediction: Floats, starts: NDArray[np.int64], weight: Floats | None = None
+) -> dict[str, Floats]:
     """Return `regression_metrics` of many keys at once: per metric one value per key.
 
     Parameters
@@ -74,18 +79,20 @@ def grouped_metrics(y: Floats, prediction: Floats, starts: NDArray[np.int64]) ->
     {'mae': [0.5, 0.0], 'rmse': [0.7071067811865476, 0.0], 'r2': [0.5, 1.0], 'bias': [0.5, 0.0]}
     """
     rows = np.diff(np.append(starts, len(y)))
+    each = np.ones(1) if weight is None else weight
+    total_weight = rows if weight is None else np.add.reduceat(weight, starts)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = prediction - y
-        squared = np.add.reduceat(error * error, starts)
-        centred = y - np.repeat(np.add.reduceat(y, starts) / rows, rows)
-        total = np.add.reduceat(centred * centred, starts)
+        squared = np.add.reduceat(error * error * each, starts)
+        centred = y - np.repeat(np.add.reduceat(y * each, starts) / total_weight, rows)
+        total = np.add.reduceat(centred * centred * each, starts)
         is_constant = (np.maximum.reduceat(y, starts) == np.minimum.reduceat(y, starts)) | (total == 0.0)
         r2 = np.where(is_constant, np.where(squared == 0.0, 1.0, 0.0), 1.0 - squared / total)
         found = {
-            "mae": np.add.reduceat(np.abs(error), starts) / rows,
-            "rmse": np.sqrt(squared / rows),
+            "mae": np.add.reduceat(np.abs(error) * each, starts) / total_weight,
+            "rmse": np.sqrt(squared / total_weight),
             "r2": r2,
-            "bias": np.add.reduceat(error, starts) / rows,
+            "bias": np.add.reduceat(error * each, starts) / total_weight,
         }
     is_finite = np.logical_and.reduceat(np.isfinite(prediction), starts)
     return {name: np.where(is_finite, values, np.nan) for name, values in found.items()}
@@ -125,8 +132,10 @@ def holdout_cutoff(bucket_starts_us: ArrayLike, rows: ArrayLike, share: float) -
     return int(starts[::-1][best])
 
 
-def why_no_metrics(held: int, rows: int) -> str | None:
+def why_no_metrics(held: int, rows: int, gap: int = 0) -> str | None:
     """Return why a key of so many rows, so many of them held out, cannot be measured; None where it can.
+
+    `gap` is how many rows are in the gap before the holdout.
 
     Examples
     --------
@@ -137,6 +146,8 @@ def why_no_metrics(held: int, rows: int) -> str | None:
         return "no metrics: no row of the key falls into the holdout"
     if held == rows:
         return "no metrics: all rows of the key fall into the holdout; fitted on them"
+    if held + gap == rows:
+        return "no metrics: all rows of the key fall into the holdout or the gap before it; fitted on them"
     return None
 
 

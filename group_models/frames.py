@@ -44,12 +44,15 @@ class Roles:
         The target column.
     time
         The time column and its Spark type, or None.
+    weight
+        The column of sample weights, or None.
     """
 
     keys: Mapping[str, KeyKind]
     features: Mapping[str, ColumnKind]
     target: str
     time: tuple[str, str] | None
+    weight: str | None = None
 
 
 def base_type(spark_type: str) -> str:
@@ -79,6 +82,7 @@ def check_columns(
     features: Sequence[str] = (),
     target: str | None = None,
     time_column: str | None = None,
+    sample_weight: str | None = None,
 ) -> list[str]:
     """Return what is wrong with the columns that a spec names, one sentence each.
 
@@ -92,6 +96,8 @@ def check_columns(
     if target is not None and (mistake := _check(columns, target, "target", _target_mistake)):
         mistakes.append(mistake)
     if time_column is not None and (mistake := _check(columns, time_column, "time_column", _time_mistake)):
+        mistakes.append(mistake)
+    if sample_weight is not None and (mistake := _check(columns, sample_weight, "sample_weight", _weight_mistake)):
         mistakes.append(mistake)
     return mistakes
 
@@ -132,6 +138,10 @@ def _target_mistake(kind: str) -> str | None:
     return "the target of a regression is a number; cast it in the source"
 
 
+def _weight_mistake(kind: str) -> str | None:
+    return None if kind in _NUMBERS or kind == "decimal" else "a sample weight is a number; cast it in the source"
+
+
 def _time_mistake(kind: str) -> str | None:
     return None if kind in _TIME_TYPES else "a time column is timestamp, timestamp_ntz or date"
 
@@ -143,6 +153,7 @@ def roles(
     features: Sequence[str],
     target: str,
     time_column: str | None,
+    sample_weight: str | None = None,
 ) -> Roles:
     """Return the checked columns of a spec with their types."""
     return Roles(
@@ -150,6 +161,7 @@ def roles(
         features={name: column_kind(columns[name]) or "text" for name in features},
         target=target,
         time=None if time_column is None else (time_column, base_type(columns[time_column])),
+        weight=sample_weight,
     )
 
 

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pydantic
 import yaml
@@ -118,6 +118,8 @@ def _validated(raw: dict[str, Any], where: str) -> Spec:
         # A list of which no item is right is also told as one without items.
         mistakes += [_sentence(error) for error in e.errors() if not (error["type"] == "too_short" and error["input"])]
     mistakes += check_roles(content)
+    if spec is not None:
+        mistakes += spec.override_mistakes()
     if mistakes or spec is None:
         raise SpecError(mistakes, where=where)
     return spec
@@ -127,13 +129,32 @@ def _shorthands(raw: dict[str, Any]) -> dict[str, Any]:
     """Let a family's name stand for an estimator, an estimator for its object, and a DataFrame for a source."""
     content = dict(raw)
     estimator, source = content.get("estimator"), content.get("source")
-    if isinstance(estimator, str):
-        content["estimator"] = {"name": estimator}
-    elif not isinstance(estimator, Mapping | Estimator) and (hasattr(estimator, "fit") or callable(estimator)):
-        content["estimator"] = {"object": estimator}
+    if estimator is not None:
+        content["estimator"] = _estimator(estimator)
+    if isinstance(candidates := content.get("candidates"), list | tuple):
+        content["candidates"] = {"estimators": candidates}
+    if isinstance(candidates := content.get("candidates"), Mapping) and "estimators" in candidates:
+        content["candidates"] = {**candidates, "estimators": [_estimator(each) for each in candidates["estimators"]]}
+    if isinstance(overrides := content.get("overrides"), list | tuple):
+        content["overrides"] = [_override(each) for each in overrides]
     if hasattr(source, "columns") and not isinstance(source, Source):
         content["source"] = {"frame": source}
     return content
+
+
+def _override(given: Any) -> Any:
+    if isinstance(given, Mapping) and given.get("estimator") is not None:
+        return {**given, "estimator": _estimator(given["estimator"])}
+    return given
+
+
+def _estimator(given: Any) -> Any:
+    """Return an estimator as the spec's fields have it: a name and an object may stand for one."""
+    if isinstance(given, str):
+        return {"name": given}
+    if not isinstance(given, Mapping | Estimator) and (hasattr(given, "fit") or callable(given)):
+        return {"object": given}
+    return given
 
 
 def check_roles(content: Mapping[str, Any]) -> list[str]:
@@ -150,6 +171,9 @@ def check_roles(content: Mapping[str, Any]) -> list[str]:
             mistakes.append(f"{role}: {target!r} is the target; leave it out")
         if time in names:
             mistakes.append(f"{role}: {time!r} is the time_column; leave it out")
+    weight = content.get("sample_weight")
+    if weight is not None and weight in (target, *keys):
+        mistakes.append(f"sample_weight: {weight!r} is {'the target' if weight == target else 'a key column'}")
     if target is not None and target == time:
         mistakes.append(f"time_column: {time!r} is the target")
     return mistakes
@@ -191,11 +215,20 @@ _IN_OUR_WORDS = {
 """How pydantic (2.11) says it, and what a spec's author knows it as."""
 
 
+def _group_in(annotation: Any) -> Any:
+    """Return the group of fields that a field is, may be, or has a list of; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _group_in(inner)) is not None), None)
+
+
 def _meant(location: tuple[Any, ...]) -> str:
     model: Any = Spec
     for part in location[:-1]:
-        field = model.model_fields.get(str(part))
-        model = field.annotation if field is not None else Spec
+        # A number is the place in a list, of which all items are alike.
+        if not isinstance(part, int):
+            field = getattr(model, "model_fields", {}).get(str(part))
+            model = _group_in(field.annotation) if field is not None else Spec
     fields = getattr(model, "model_fields", Spec.model_fields)
     allowed = sorted(field.alias or name for name, field in fields.items())
     close = difflib.get_close_matches(str(location[-1]), allowed, n=1)

@@ -16,6 +16,7 @@ from group_models.gates import Gates
 from group_models.levels import level_mistake
 from group_models.spec_fields import (
     Bytes,
+    Candidates,
     Compute,
     Estimator,
     Fields,
@@ -24,6 +25,7 @@ from group_models.spec_fields import (
     Limits,
     Metric,
     Names,
+    Override,
     Oversize,
     Registration,
     RetrainWhen,
@@ -36,6 +38,7 @@ from group_models.versions import minor
 
 __all__ = [
     "Bytes",
+    "Candidates",
     "Compute",
     "Estimator",
     "Holdout",
@@ -43,6 +46,7 @@ __all__ = [
     "Limits",
     "Metric",
     "Names",
+    "Override",
     "Oversize",
     "ParentSpec",
     "Registration",
@@ -88,7 +92,12 @@ class Spec(Fields):
     features: Names
     estimator: Estimator
     metric: Metric = "mae"
+    candidates: Candidates | None = None
+    overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
     time_column: str | None = None
+    sample_weight: str | None = Field(default=None, min_length=1)
+    window_days: float | None = Field(default=None, gt=0)
+    label_delay_hours: float | None = Field(default=None, gt=0)
     task: Literal["regression"] = "regression"
     holdout: Holdout = Holdout()
     refit: bool = True
@@ -122,6 +131,57 @@ class Spec(Fields):
         if keys and (mistake := level_mistake(levels, keys)):
             raise ValueError(mistake)
         return tuple(tuple(name for name in keys if name in level) for level in levels)
+
+    @property
+    def why_not_distributed(self) -> str | None:
+        """Why no key of this spec is distributed over a cluster, whatever its estimator; None where one may be."""
+        given = {"sample_weight": self.sample_weight, "candidates": self.candidates}
+        named = [name for name, value in given.items() if value is not None]
+        return f"no key is where the spec has {' and '.join(named)}" if named else None
+
+    @property
+    def others(self) -> tuple[Estimator, ...]:
+        """The estimators that a key may get beside `estimator`."""
+        return () if self.candidates is None else self.candidates.estimators
+
+    def overridden(self, place: int | None) -> Self:
+        """Return the spec as it is for the keys of an override; as it is for those of none."""
+        if place is None:
+            return self
+        override = self.overrides[place]
+        params = {**self.estimator.params, **override.params}
+        estimator = override.estimator or self.estimator.model_copy(update={"params": params})
+        # A rule that names an estimator has chosen.
+        candidates = None if override.estimator or override.params else self.candidates
+        features = override.features or self.features
+        return self.model_copy(update={"estimator": estimator, "features": features, "candidates": candidates})
+
+    def override_mistakes(self) -> list[str]:
+        """Return what is wrong with the features of overrides, one sentence each."""
+        return [
+            f"overrides.{place}.features: {name!r} is none of the spec's features ({', '.join(self.features)})"
+            for place, override in enumerate(self.overrides)
+            for name in override.features or ()
+            if name not in self.features
+        ] + [
+            f"overrides.{place}.features: an estimator of your own takes all features of the spec; choose in its fit"
+            for place, override in enumerate(self.overrides)
+            for estimator in (self.overridden(place).estimator, *self.overridden(place).others)
+            if override.features and estimator.object is not None
+        ]
+
+    def needs_time(self) -> list[str]:
+        """Return a sentence for each field that needs a time column where there is none."""
+        if self.time_column is not None:
+            return []
+        given = {
+            "window_days": self.window_days,
+            "label_delay_hours": self.label_delay_hours,
+            "holdout.gap_hours": self.holdout.gap_hours,
+            "limits.max_staleness_hours": self.limits.max_staleness_hours,
+        }
+        said = "needs a time_column, which tells how old a row is"
+        return [f"{name}: {said}" for name, value in given.items() if value is not None]
 
     @property
     def holdout_by(self) -> Literal["time", "hash", "none"]:
@@ -174,13 +234,24 @@ class Spec(Fields):
         return json.dumps(self._plain(), sort_keys=True)
 
     def _plain(self) -> dict[str, Any]:
-        plain = self.model_dump(exclude={"source": {"frame"}, "estimator": {"object"}})
+        of_all = {"__all__": {"object"}}
+        hidden = {"overrides": {"__all__": {"estimator": {"object"}}}, "candidates": {"estimators": of_all}}
+        plain = self.model_dump(exclude={"source": {"frame"}, "estimator": {"object"}, **hidden})
         plain["source"] = {"frame": True} if self.source.frame is not None else plain["source"]
         if self.estimator.object is not None:
             plain["estimator"]["object"] = self.estimator.describe()
-        if not self.levels:
-            # A run that started before there were levels goes on.
-            del plain["levels"]
+        for written, candidate in zip((plain["candidates"] or {}).get("estimators", ()), self.others, strict=True):
+            if candidate.object is not None:
+                written["object"] = candidate.describe()
+        for written, override in zip(plain["overrides"], self.overrides, strict=True):
+            if override.estimator is not None and override.estimator.object is not None:
+                written["estimator"]["object"] = override.estimator.describe()
+        # A run that started before there were these goes on.
+        for name in ("levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours"):
+            if not getattr(self, name):
+                del plain[name]
+        if self.holdout.gap_hours is None:
+            del plain["holdout"]["gap_hours"]
         if self.gates is None:
             del plain["gates"]
         return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
@@ -188,7 +259,7 @@ class Spec(Fields):
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
-        decides = {name: plain[name] for name in _DECIDE_A_FIT}
+        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, "candidates", "sample_weight") if name in plain}
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
         libraries = {name: minor(version) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)

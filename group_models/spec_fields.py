@@ -112,11 +112,54 @@ class Estimator(Fields):
         return f"{named.__module__}:{named.__qualname__}"
 
 
+class Candidates(Fields):
+    """Estimators of which each key gets the simplest that its folds cannot tell from the best one.
+
+    Attributes
+    ----------
+    estimators
+        From simple to complex, all after the spec's `estimator`, which is the simplest.
+    min_fold_rows
+        Rows that each fold must have to fit and to validate on; a key with fewer gets the spec's `estimator`.
+    """
+
+    estimators: Annotated[tuple[Estimator, ...], Field(strict=False, min_length=1)]
+    folds: int = Field(default=3, ge=2, le=20)
+    min_fold_rows: int = Field(default=20, ge=2)
+
+
+class Override(Fields):
+    """What is different for the keys for which a predicate on key columns is true."""
+
+    where: str = Field(min_length=1)
+    estimator: Estimator | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    features: Names | None = None
+    exclude: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.exclude and (self.estimator or self.params or self.features):
+            raise ValueError("exclude: true trains no model; leave out estimator, params and features")
+        if self.estimator and self.params:
+            raise ValueError("params change those of the spec's estimator; write those of this estimator inside of it")
+        if not (self.exclude or self.estimator or self.params or self.features):
+            raise ValueError("changes nothing; give it estimator, params, features or exclude: true")
+        return self
+
+
 class Holdout(Fields):
     """The rows that metrics are measured on: the newest share, a hash share, or none."""
 
     by: Literal["time", "hash", "none"] = "time"
     share: float = Field(default=0.2, gt=0, lt=1)
+    gap_hours: float | None = Field(default=None, gt=0)
+
+    @pydantic.model_validator(mode="after")
+    def _gap_before_a_moment(self) -> Self:
+        if self.gap_hours is not None and self.by != "time":
+            raise ValueError(f"gap_hours is before the moment of a holdout by time; this one is by {self.by}")
+        return self
 
 
 class Limits(Fields):

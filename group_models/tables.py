@@ -159,8 +159,11 @@ _KEY = _required("key", "map<string,string>", "key columns and their values as t
 _LEVEL = _required("level", "string", "key columns of this level joined by commas; global for none")
 _ROWS = (
     Column("rows", "bigint", "rows of the key in the data"),
-    Column("usable_rows", "bigint", "rows with a finite target"),
+    Column("usable_rows", "bigint", "rows with a finite target that are not left out"),
     Column("bytes", "bigint", "estimated bytes of the usable rows as the fit sees them"),
+    Column("old_rows", "bigint", "rows with a target before the window, left out; null without window_days"),
+    Column("immature_rows", "bigint", "rows whose label may not be known yet, left out; null without a delay"),
+    Column("unweighted_rows", "bigint", "rows without a weight above 0, left out; null without sample_weight"),
 )
 _FINGERPRINT = Column("data_fingerprint", "string", "row count and sum of row hashes of the fit columns")
 _TRAINED_TIMES = (
@@ -213,12 +216,15 @@ PLAN = Table(
         Column("reason", "string", "why, in a sentence"),
         *_PLACE,
         Column("key_index", "int", "place of the key in its unit"),
+        Column("override", "int", "place of the override that holds for the key, from 0; null for none"),
         Column("n_parts", "int", "parts that a salted key is split into"),
         Column("sample_share", "double", "share of the rows that is kept; null for all"),
         Column("predicted_seconds", "double", "expected seconds of the fit"),
         Column("predicted_model_bytes", "double", "expected bytes of the stored model"),
         *_TRAINED_TIMES,
         Column("holdout_from", "timestamp", "first moment of the holdout, the same for all keys"),
+        Column("rows_after", "timestamp", "rows up to it are before the window, for all keys"),
+        Column("rows_until", "timestamp", "labels of rows after it may not be known yet, for all keys"),
     ),
 )  # fmt: skip
 

@@ -17,8 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_models.frames import ColumnKind, Roles
 from group_models.keys import KEY_ID_LENGTH, KeyKind, key_tag
+from group_models.planning.windows import NO_BOUNDS, Bounds
 
 TIME, TARGET, HASH, HOLDOUT, UNIT, INDEX = "time_us", "y", "row_hash", "is_holdout", "unit", "key_index"
+LEFT_OUT, WEIGHT = "left_out", "w"
 
 NO_TIME = -(2**63)
 """Time of a row whose time is null: before all others, so such rows are ordered first and never held out."""
@@ -64,11 +66,13 @@ def key_names(count: int) -> list[str]:
     return [f"k{i}" for i in range(count)]
 
 
-def fit_columns(frame: DataFrame, roles: Roles) -> DataFrame:
+def fit_columns(frame: DataFrame, roles: Roles, bounds: Bounds = NO_BOUNDS) -> DataFrame:
     """Return key columns, time, target, row hash and features, and of the rows those with a usable target or not.
 
-    One row per row of the source: `k0.. , time_us bigint, y double, f0.. double or string, row_hash bigint`.
-    Nothing else of the source is read.
+    One row per row of the source: `k0.. , time_us bigint, y double, f0.. double or string, row_hash bigint`, and where
+    the spec names a sample weight `w double`. Nothing else of the source is read. Where rows are left out, there is one
+    more column, `left_out`: of those with a finite target the name of the count (`windows.LEFT_OUT`) that they go into.
+    Their `y` is null: a row that is not usable here is not usable anywhere.
     """
     time = F.lit(0).cast("bigint") if roles.time is None else micros(named(roles.time[0]), roles.time[1])
     features = [
@@ -77,8 +81,39 @@ def fit_columns(frame: DataFrame, roles: Roles) -> DataFrame:
     ]
     keys = [named(name).alias(short) for short, name in zip(key_names(len(roles.keys)), roles.keys, strict=True)]
     time = F.coalesce(time, F.lit(NO_TIME)).alias(TIME)
-    selected = frame.select(*keys, time, named(roles.target).cast("double").alias(TARGET), *features)
-    return selected.withColumn(HASH, row_hash([TARGET, TIME, *feature_names(len(features))]))
+    weight = [] if roles.weight is None else [named(roles.weight).cast("double").alias(WEIGHT)]
+    selected = frame.select(*keys, time, named(roles.target).cast("double").alias(TARGET), *weight, *features)
+    weighted = [WEIGHT] if weight else []
+    hashed = selected.withColumn(HASH, row_hash([TARGET, TIME, *weighted, *feature_names(len(features))]))
+    return _without(hashed, _why_left_out(roles, bounds))
+
+
+def weight_columns(rows: DataFrame) -> list[str]:
+    """Return the column of sample weights as a list, empty where rows have none."""
+    return [WEIGHT] if WEIGHT in rows.columns else []
+
+
+def _why_left_out(roles: Roles, bounds: Bounds) -> list[tuple[str, Column]]:
+    """Return, by the name of its count, when a row is left out; the first that is true says why."""
+    found = []
+    if roles.weight is not None:
+        # Spark takes NaN for larger than infinity.
+        is_weight = (F.col(WEIGHT) > F.lit(0.0)) & (F.col(WEIGHT) < F.lit(float("inf")))
+        found.append(("unweighted_rows", ~F.coalesce(is_weight, F.lit(False))))  # noqa: FBT003 - a literal column
+    if bounds.after_us is not None:
+        found.append(("old_rows", F.col(TIME) <= F.lit(bounds.after_us)))
+    if bounds.until_us is not None:
+        found.append(("immature_rows", F.col(TIME) > F.lit(bounds.until_us)))
+    return found
+
+
+def _without(rows: DataFrame, why: Sequence[tuple[str, Column]]) -> DataFrame:
+    """Return the rows with `left_out`, and without a target where that is set; as they are where there is no why."""
+    if not why:
+        return rows
+    said = F.coalesce(*(F.when(is_out, F.lit(name)) for name, is_out in why))
+    marked = rows.withColumn(LEFT_OUT, F.when(is_usable(), said))
+    return marked.withColumn(TARGET, F.when(F.col(LEFT_OUT).isNull(), F.col(TARGET)))
 
 
 def at_level(rows: DataFrame, key_types: Mapping[str, str], level: Sequence[str]) -> DataFrame:

@@ -153,6 +153,7 @@ def _holdout_rows(
         sc.HASH,
         sc.TIME,
         sc.TARGET,
+        *sc.weight_columns(rows),
         *sc.feature_names(len(roles.features)),
     )
 
@@ -236,7 +237,8 @@ def _measured(
                 rows = batch[is_data]
                 x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
                 y, baseline = (rows[name].to_numpy(np.float64) for name in (sc.TARGET, BASELINE))
-                meter.add(x, y, baseline, rows[sc.TIME].to_numpy(np.int64))
+                weight = rows[sc.WEIGHT].to_numpy(np.float64) if sc.WEIGHT in rows else None
+                meter.add(x, y, baseline, rows[sc.TIME].to_numpy(np.int64), weight)
     if meter is not None:
         yield _row_of(unit, ix, meter.measured)
 
@@ -264,7 +266,7 @@ def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
 def combine(
     store: DataFrame,
     outcomes: Mapping[str, Mapping[str, Any]],
-    template: MlmodelTemplate,
+    templates: Mapping[str, MlmodelTemplate],
     keys: Mapping[str, str],
 ) -> DataFrame:
     """Return the store rows (columns `RESULT`) of ensembles, lazily: what is known of each, and its model.
@@ -282,7 +284,7 @@ def combine(
     def assemble(frame: pd.DataFrame) -> pd.DataFrame:
         key_id, packed = str(frame["key_id"].iloc[0]), _packed(frame)
         model = {
-            "mlmodel": template.render(key_id, keys[key_id], utc_now()),
+            "mlmodel": templates[key_id].render(key_id, keys[key_id], utc_now()),
             "data": packed,
             "data_file": EnsemblePredictor.data_file,
             "model_bytes": len(packed),

@@ -26,6 +26,7 @@ from group_models.adapters.spark_boost import WORKER, Boosting, spread
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause
 from group_models.adapters.spark_ranks import exact_median
 from group_models.adapters.spark_sizes import count_slots
+from group_models.adapters.spark_train import is_in_gap
 from group_models.artifacts import serialize
 from group_models.errors import StateError
 from group_models.estimators.base import EstimatorSettings, Features, Fitted, features_of
@@ -74,10 +75,11 @@ class PlannedKey:
 
 @dataclasses.dataclass(frozen=True)
 class _Census:
-    """A key's rows counted: all, those held out, and which numeric features hold an infinite value."""
+    """A key's rows counted: all, those held out, those in the gap before, which numeric features hold infinity."""
 
     rows: int
     held: int
+    gap: int
     infinite: tuple[str, ...]
 
 
@@ -124,7 +126,7 @@ def distribute_key(rows: DataFrame, key: PlannedKey, settings: FitSettings, slot
         raise StateError(said)
     started, clock = utc_now(), time.perf_counter()
     seed = key_seed(settings.seed, key.key_id)
-    census = _Census(0, 0, ())
+    census = _Census(0, 0, 0, ())
 
     def train(progress: _Progress) -> list[dict[str, Any]]:
         nonlocal census
@@ -200,8 +202,9 @@ def _census(rows: DataFrame, settings: FitSettings) -> _Census:
     # xgboost computes in single precision: a double beyond it becomes infinite.
     is_infinite = [F.max(F.abs(F.col(short).cast("float")) == F.lit(float("inf"))).alias(short) for short in numeric]
     counts = [F.count("*").alias("rows"), F.count_if(F.col(sc.HOLDOUT)).alias("held")]
+    counts.append(F.count_if(is_in_gap(settings)).alias("gap"))
     (row,) = rows.agg(*counts, *is_infinite).collect()
-    return _Census(row["rows"], row["held"], tuple(name for short, name in numeric.items() if row[short]))
+    return _Census(row["rows"], row["held"], row["gap"], tuple(name for short, name in numeric.items() if row[short]))
 
 
 def _shorts(settings: FitSettings) -> dict[str, str]:
@@ -213,8 +216,8 @@ def _train_key(
 ) -> list[dict[str, Any]]:
     _check(census)
     is_measured, reason = _is_measured(census, settings)
-    train = rows.where(~F.col(sc.HOLDOUT)) if is_measured else rows
-    count = census.rows - census.held if is_measured else census.rows
+    train = rows.where(~F.col(sc.HOLDOUT) & ~is_in_gap(settings)) if is_measured else rows
+    count = census.rows - census.held - census.gap if is_measured else census.rows
     progress.stage = "fit"
     fitted = boosting.fit(train, count)
     measured: dict[str, Any] = {}
@@ -245,7 +248,7 @@ def _is_measured(census: _Census, settings: FitSettings) -> tuple[bool, str | No
     """Return whether there is a holdout to measure on, and why there is none."""
     if settings.holdout_by == "none":
         return False, None
-    reason = why_no_metrics(census.held, census.rows)
+    reason = why_no_metrics(census.held, census.rows, census.gap)
     return reason is None, reason
 
 

@@ -14,6 +14,7 @@ from group_models.evaluation import holdout_cutoff
 from group_models.frames import Roles
 from group_models.keys import level_name
 from group_models.planning.deciding import SIZES
+from group_models.planning.windows import LEFT_OUT
 
 _HOUR_US = 3_600_000_000
 _FINER_US = (60_000_000, 1_000_000, 1_000, 1)
@@ -34,9 +35,10 @@ def measure(rows: DataFrame, roles: Roles) -> pa.Table:
         The source as `spark_columns.fit_columns` gives it, filtered to the scope.
     """
     keys = sc.key_names(len(roles.keys))
-    sums = rows.groupBy(*keys).agg(*_aggregates(roles))
+    sums = rows.groupBy(*keys).agg(*_aggregates(roles), *_left_out(rows))
     columns = [F.col(k) for k in keys]
     fixed = 8 * sum(kind == "numeric" for kind in roles.features.values()) + _ROW_OVERHEAD
+    fixed += 8 * (roles.weight is not None)
     sizes = sums.select(
         sc.key_id_column(columns, list(roles.keys.values())).alias("key_id"),
         sc.key_map(columns, list(roles.keys)).alias("key"),
@@ -44,6 +46,7 @@ def measure(rows: DataFrame, roles: Roles) -> pa.Table:
         "rows",
         "usable_rows",
         (F.col("usable_rows") * fixed + F.col("text_bytes")).alias("bytes"),
+        *LEFT_OUT,
         F.concat_ws("-", "usable_rows", "hash_high", "hash_low").alias("data_fingerprint"),
         "train_from",
         "train_to",
@@ -72,6 +75,26 @@ def _aggregates(roles: Roles) -> list[Column]:
         F.timestamp_micros(F.min(time.cast("bigint"))).alias("train_from"),
         F.timestamp_micros(F.max(time.cast("bigint"))).alias("train_to"),
     ]
+
+
+def _left_out(rows: DataFrame) -> list[Column]:
+    """Return how many rows are left out for which reason; null where nothing is."""
+    if sc.LEFT_OUT not in rows.columns:
+        return [F.first(F.lit(None).cast("bigint")).alias(name) for name in LEFT_OUT]
+    return [F.count_if(F.col(sc.LEFT_OUT) == name).alias(name) for name in LEFT_OUT]
+
+
+def measure_newest(rows: DataFrame) -> int | None:
+    """Return the time (micros since 1970) of the newest row with a finite target; None where no such row has a time.
+
+    Parameters
+    ----------
+    rows
+        The whole source as `spark_columns.fit_columns` gives it, without bounds.
+    """
+    labelled = rows.where(sc.is_usable() & (F.col(sc.TIME) != sc.NO_TIME))
+    newest: int | None = labelled.agg(F.max(sc.TIME).alias("newest")).toArrow()["newest"][0].as_py()
+    return newest
 
 
 def measure_largest_parts(rows: DataFrame, salted: pa.Table, key_types: Mapping[str, str], seed: int) -> dict[str, int]:

@@ -111,8 +111,8 @@ def _without_rows(spark: SparkSession, frame: pd.DataFrame) -> DataFrame:
     return upload(spark, pa.schema(text).empty_table())
 
 
-def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str]) -> None:
-    """Refuse a scope that reads other columns than keys, or is no predicate.
+def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str], *, named: str = "where") -> None:
+    """Refuse a scope, or what `named` says in messages, that reads other columns than keys, or is no predicate.
 
     Raises
     ------
@@ -123,15 +123,15 @@ def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str
         said = "where is empty; leave it out for all keys, or write a predicate on the key columns"
         raise SpecError([said], where="the call")
     if unstable := _UNSTABLE.search(_QUOTED.sub("''", where)):
-        said = f"where {where!r}: {unstable[0]} is not allowed; a scope must name the same keys whenever it is asked"
+        said = f"{named} {where!r}: {unstable[0]} is not allowed; it must name the same keys whenever it is asked"
         raise SpecError([said], where="the call")
     columns = ", ".join(f"`{name.replace('`', '``')}` {spark_type}" for name, spark_type in key_types.items())
     try:
         _ = spark.createDataFrame([], columns).where(where).schema
     except PySparkException as e:
-        named = ", ".join(key_types)
-        rule = f"a scope is a SQL predicate on the key columns ({named}); filter rows by other columns in `source`"
-        raise SpecError([f"where {where!r}: {first_line(e)}; {rule}"], where="the call") from e
+        columns = ", ".join(key_types)
+        rule = f"it is a SQL predicate on the key columns ({columns}); filter rows by other columns in `source`"
+        raise SpecError([f"{named} {where!r}: {first_line(e)}; {rule}"], where="the call") from e
 
 
 def in_scope(frame: DataFrame, scope: Scope, keys: Sequence[str]) -> DataFrame:

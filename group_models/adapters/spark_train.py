@@ -30,6 +30,7 @@ from group_models.planning.packing import place
 from group_models.tables import STORE, WHOLE
 
 KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS = "key_id", "key", "plan_unit", "part", "n_parts"
+OVERRIDE = "override"
 _CANDIDATES_PER_PARTITION = 30
 _FILE_BYTES = 128 * 2**20
 
@@ -135,7 +136,7 @@ def _assigned(plan: DataFrame, done: DataFrame, wave: Wave, key_types: Mapping[s
     parts = plan.withColumn(PART, F.explode(each)).join(done, [KEY_ID, PART], "left_anti")
     placing = parts.withColumn(PLAN_UNIT, F.col(sc.UNIT) + F.greatest(PART, F.lit(0))).drop(sc.UNIT)
     return placing.join(F.broadcast(placed), PLAN_UNIT).select(
-        *sc.typed_keys(key_types), sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, KEY, PART, N_PARTS, "sample_share"
+        *sc.typed_keys(key_types), sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, KEY, PART, N_PARTS, OVERRIDE, "sample_share"
     )
 
 
@@ -165,6 +166,8 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
         sc.HASH,
         is_holdout(settings).alias(sc.HOLDOUT),
         sc.TARGET,
+        *sc.weight_columns(rows),
+        *_folds(settings),
         *sc.feature_names(len(roles.features)),
     ]
     is_thinned = share.isNotNull() & (F.col(PART) != WHOLE)
@@ -176,6 +179,14 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
     times = sc.copies_kept(settings.seed, F.col("count"), F.col("sample_share"))
     thinned = counts.where(times > 0).withColumn("copy", F.explode(F.sequence(F.lit(1), times))).select(*kept.columns)
     return kept.unionByName(thinned)
+
+
+def _folds(settings: FitSettings) -> list[Column]:
+    """Return the fold of each row, where estimators are chosen on folds by hash."""
+    counts = {each.folds for each in (settings, *settings.overrides) if each.alternatives}
+    if settings.is_in_time or not counts:
+        return []
+    return [sc.part_of("fold", settings.seed, F.lit(max(counts))).alias("fold")]
 
 
 def rows_of_key(
@@ -203,9 +214,18 @@ def is_holdout(settings: FitSettings) -> Column:
     return F.lit(False)  # noqa: FBT003
 
 
+def is_in_gap(settings: FitSettings) -> Column:
+    """Return whether a row is in the gap before the holdout; as `FitSettings.is_in_gap` says of arrays."""
+    if settings.holdout_from_us is None or not settings.gap_us:
+        return F.lit(False)  # noqa: FBT003
+    first = F.lit(settings.holdout_from_us - settings.gap_us)
+    return (F.col(sc.TIME) < F.lit(settings.holdout_from_us)) & (F.col(sc.TIME) >= first)
+
+
 def _key_rows(assigned: DataFrame, references: References) -> DataFrame:
     """Return one row per key that tells its unit which key has which index; the data rows carry only the index."""
-    names: list[Column | str] = [sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, F.to_json(KEY).alias(KEY), PART, N_PARTS]
+    key = F.to_json(KEY).alias(KEY)
+    names: list[Column | str] = [sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, key, PART, N_PARTS, OVERRIDE]
     if references.is_empty:
         return assigned.select(*names)
     return with_links(assigned, references).select(*names, links_column().alias(MODEL))
@@ -221,7 +241,7 @@ def _is_retry() -> bool:
 def _fit(frame: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
     """Split what a unit got into its keys and its rows, and fit it."""
     is_key = frame[KEY_ID].notna().to_numpy()
-    named = [sc.INDEX, KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS]
+    named = [sc.INDEX, KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS, OVERRIDE]
     if MODEL not in frame:
         references = frame.loc[is_key, named].rename(columns={PLAN_UNIT: sc.UNIT})
         return fit_unit(frame.loc[~is_key], references, settings)

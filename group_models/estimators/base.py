@@ -196,10 +196,10 @@ class Family(Protocol):
     def predicted_model_bytes(self, rows: NDArray[Any], columns: int) -> Floats:
         """Return the expected bytes of one stored model, by rows."""
 
-    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
-        """Fit one key's rows; with early stopping the last of them are only watched."""
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
+        """Fit one key's rows, by their weights if there are; with early stopping the last of them are only watched."""
 
-    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit all rows again as `fitted` was, after early stopping with the rounds that it chose."""
 
 
@@ -238,9 +238,14 @@ class PickledPredictor:
     def _given(self, x: pd.DataFrame) -> Any:
         """Return a copy of the frame, or its array where the first step is our imputer of just these columns.
 
+        Of a frame with more columns than the model was fitted on, those.
+
         A copy, because a user's estimator may work in place.
         The array spares scikit-learn's checks per column of a frame, which take longer than the prediction.
         """
+        fitted = getattr(self.native, "feature_names_in_", None)
+        if fitted is not None and len(fitted) < len(x.columns) and set(fitted) <= set(x.columns):
+            x = x[list(fitted)]
         steps = getattr(self.native, "steps", None)
         if not steps or steps[0][0] != IMPUTE or not np.array_equal(x.columns, self.native.feature_names_in_):
             return x.copy()

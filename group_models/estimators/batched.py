@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from group_models.estimators.base import Family, Fitted
 from group_models.estimators.linear import VECTORS, LinearForms, Shape, Table, TextWeights
+from group_models.estimators.weights import taken
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -58,8 +59,8 @@ class BatchedFamily(Family, Protocol):
     def shape(self) -> Shape:
         """The columns that its models read."""
 
-    def fit_groups(self, table: Table, y: Floats, offsets: Ints) -> FittedGroups:
-        """Fit every key; the rows of each stand together, and none is without rows."""
+    def fit_groups(self, table: Table, y: Floats, offsets: Ints, *, weight: Floats | None = None) -> FittedGroups:
+        """Fit every key, by the weights of its rows if there are; these stand together, and none is without rows."""
 
 
 def medians(columns: Floats, offsets: Ints) -> Floats:
@@ -88,9 +89,19 @@ def medians(columns: Floats, offsets: Ints) -> Floats:
     return np.where(valid > 0, middle, np.nan)
 
 
-def means(columns: Floats, offsets: Ints) -> Floats:
-    """Return the mean of each key's values, shape (columns, keys)."""
-    return np.asarray(np.add.reduceat(columns, offsets[:-1], axis=1) / np.diff(offsets))
+def means(columns: Floats, offsets: Ints, weight: Floats | None = None) -> Floats:
+    """Return the mean of each key's values, shape (columns, keys), weighted where there are weights."""
+    return np.asarray(_sums(columns, offsets, weight) / _totals(offsets, weight))
+
+
+def _sums(columns: Floats, offsets: Ints, weight: Floats | None) -> Floats:
+    weighted = columns if weight is None else columns * weight
+    return np.asarray(np.add.reduceat(weighted, offsets[:-1], axis=1))
+
+
+def _totals(offsets: Ints, weight: Floats | None) -> npt.NDArray[Any]:
+    """Return the rows of each key, or the sum of their weights."""
+    return np.diff(offsets) if weight is None else np.add.reduceat(weight, offsets[:-1])
 
 
 def constants(values: Floats) -> LinearForms:
@@ -98,7 +109,9 @@ def constants(values: Floats) -> LinearForms:
     return LinearForms(np.empty((VECTORS, len(values), 0)), values)
 
 
-def fit_ridge(table: Table, y: Floats, offsets: Ints, *, alpha: float) -> tuple[LinearForms, Flags]:
+def fit_ridge(
+    table: Table, y: Floats, offsets: Ints, *, alpha: float, weight: Floats | None = None
+) -> tuple[LinearForms, Flags]:
     """Fit median imputation, standard scaling, one-hot text and ridge to each key; return the forms and which hold.
 
     A key whose equations are near to singular or not finite, or that has many text values, does not hold. One row,
@@ -109,6 +122,8 @@ def fit_ridge(table: Table, y: Floats, offsets: Ints, *, alpha: float) -> tuple[
     ----------
     alpha
         The penalty on the squared coefficients of the scaled columns; 0 is least squares.
+    weight
+        Weights above 0, one per row: of means, scales and squared errors; imputed is the plain median.
     """
     keys, features = len(offsets) - 1, len(table.numbers)
     one_hot = _OneHot.of(table, offsets)
@@ -118,12 +133,14 @@ def fit_ridge(table: Table, y: Floats, offsets: Ints, *, alpha: float) -> tuple[
     for own in _chunks(offsets, features + one_hot.width + 1):
         rows = slice(int(offsets[own.start]), int(offsets[own.stop]))
         starts = offsets[own.start : own.stop + 1] - offsets[own.start]
+        of_rows = taken(weight, rows)
         # What overflows is found by its result, which does not hold.
         with np.errstate(over="ignore", invalid="ignore"):
-            numbers, mean, scale = _scaled(table.numbers[:, rows], vectors[0, own].T, starts)
-            flags, share = one_hot.centred(rows, starts)
-            level = means(y[None, rows], starts)
-            gram, moment = _products(np.vstack([flags, numbers, y[None, rows] - _each(level, starts)]), starts)
+            numbers, mean, scale = _scaled(table.numbers[:, rows], vectors[0, own].T, starts, of_rows)
+            flags, share = one_hot.centred(rows, starts, of_rows)
+            level = means(y[None, rows], starts, of_rows)
+            design = np.vstack([flags, numbers, y[None, rows] - _each(level, starts)])
+            gram, moment = _products(design if of_rows is None else design * np.sqrt(of_rows), starts)
             solved, holds[own] = _solve(gram, moment, alpha)
         weights[own], coefficient = solved[:, : one_hot.width], solved[:, one_hot.width :]
         vectors[1:, own] = mean.T, scale.T, coefficient
@@ -146,20 +163,20 @@ def _each(of_keys: Floats, offsets: Ints) -> Floats:
     return np.repeat(of_keys, np.diff(offsets), axis=1)
 
 
-def _scaled(columns: Floats, median: Floats, offsets: Ints) -> tuple[Floats, Floats, Floats]:
+def _scaled(columns: Floats, median: Floats, offsets: Ints, weight: Floats | None) -> tuple[Floats, Floats, Floats]:
     """Return imputed and standardised columns, and the mean and scale of each key.
 
     As scikit-learn's `StandardScaler` (1.5 to 1.7): the variance is corrected for the mean's rounding (Chan, Golub
     and LeVeque 1983, "Algorithms for computing the sample variance"), and a column whose variance is no more than
     rounding of its mean is constant and not scaled.
     """
-    rows, eps = np.diff(offsets), np.finfo(np.float64).eps
+    rows, eps = _totals(offsets, weight), np.finfo(np.float64).eps
     missing = np.isnan(columns)
     filled = np.where(missing, _each(median, offsets), columns) if missing.any() else columns
-    mean = means(filled, offsets)
+    mean = means(filled, offsets, weight)
     centred = filled - _each(mean, offsets)
-    rest = np.add.reduceat(centred, offsets[:-1], axis=1)
-    variance = (np.add.reduceat(centred * centred, offsets[:-1], axis=1) - rest * rest / rows) / rows
+    rest = _sums(centred, offsets, weight)
+    variance = (_sums(centred * centred, offsets, weight) - rest * rest / rows) / rows
     is_constant = variance <= rows * eps * variance + (rows * mean * eps) ** 2
     scale = np.where(is_constant, 1.0, np.sqrt(variance))
     return centred / _each(scale, offsets), mean, scale
@@ -246,14 +263,14 @@ class _OneHot:
         fits = widths <= MAX_TEXT_VALUES
         return cls(tuple(features), int(widths[fits].max(initial=0)), fits)
 
-    def centred(self, rows: slice, offsets: Ints) -> tuple[Floats, Floats]:
+    def centred(self, rows: slice, offsets: Ints, weight: Floats | None) -> tuple[Floats, Floats]:
         """Return the columns of some rows about their means, and the means of their keys."""
         flags = np.zeros((self.width, rows.stop - rows.start))
         for feature in self.features:
             columns = feature.rows[rows]
             (chosen,) = np.nonzero((columns >= 0) & (columns < self.width))
             flags[columns[chosen], chosen] = 1.0
-        share = means(flags, offsets)
+        share = means(flags, offsets, weight)
         return flags - _each(share, offsets), share
 
     def text_weights(self, weights: Floats) -> tuple[TextWeights, ...]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from group_models.errors import DataError
 from group_models.estimators.base import EstimatorSettings, Features, Fitted, Flavor, Floats, as_text
 from group_models.estimators.losses import with_loss
+from group_models.estimators.weights import taken
 
 ATTRIBUTE = "group_models"
 """Booster attribute that holds the columns as JSON: `{"names": [...], "categories": {column: [values]}}`."""
@@ -201,37 +202,38 @@ class BoosterFamily:
         nodes: Floats = np.minimum(2.0 ** (self._depth() + 1), np.asarray(rows, dtype=np.float64))
         return float(self.rounds) * (700 + 32 * nodes)
 
-    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit one key's rows; with `early_stopping_rounds` the last of them are only watched."""
         patience = self.params.get("early_stopping_rounds")
         if patience is None:
-            return self._fit_all(x, y, seed=seed, rounds=self.rounds)
+            return self._fit_all(x, y, weight, seed=seed, rounds=self.rounds)
         watched = watched_rows(len(x), self.validation_share)
         if watched is None:
-            fitted = self._fit_all(x, y, seed=seed, rounds=self.rounds)
+            fitted = self._fit_all(x, y, weight, seed=seed, rounds=self.rounds)
             return dataclasses.replace(fitted, params=fitted.params | too_few(len(x)))
-        return self._fit_watched(x, y, seed=seed, watched=watched)
+        return self._fit_watched(x, y, weight, seed=seed, watched=watched)
 
-    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit all rows, after early stopping with the rounds that it chose."""
-        again = self._fit_all(x, y, seed=seed, rounds=fitted.rounds or self.rounds)
+        again = self._fit_all(x, y, weight, seed=seed, rounds=fitted.rounds or self.rounds)
         return dataclasses.replace(again, params=again.params | _stopping_facts(fitted), rounds=fitted.rounds)
 
     def _depth(self) -> int:
         depth = self.params.get("max_depth")
         return min(depth or 16, 16) if depth is not None else 6
 
-    def _fit_all(self, x: pd.DataFrame, y: Floats, *, seed: int, rounds: int) -> Fitted:
+    def _fit_all(self, x: pd.DataFrame, y: Floats, weight: Floats | None, *, seed: int, rounds: int) -> Fitted:
         columns = Columns.of(x, self.features)
-        booster = _boosted(self._native_params(seed), self._data(columns, x, y), rounds)
+        booster = _boosted(self._native_params(seed), self._data(columns, x, y, weight), rounds)
         return self._fitted(booster, columns, seed=seed, rows=len(x))
 
-    def _fit_watched(self, x: pd.DataFrame, y: Floats, *, seed: int, watched: int) -> Fitted:
+    def _fit_watched(self, x: pd.DataFrame, y: Floats, weight: Floats | None, *, seed: int, watched: int) -> Fitted:
         import xgboost
 
         columns, params = Columns.of(x.iloc[:-watched], self.features), self._native_params(seed)
-        train = self._data(columns, x.iloc[:-watched], y[:-watched])
-        validation = self._data(columns, x.iloc[-watched:], y[-watched:], reference=train)
+        first, last = slice(None, -watched), slice(-watched, None)
+        train = self._data(columns, x.iloc[first], y[first], taken(weight, first))
+        validation = self._data(columns, x.iloc[last], y[last], taken(weight, last), reference=train)
         booster = xgboost.train(
             params,
             train,
@@ -240,10 +242,10 @@ class BoosterFamily:
             early_stopping_rounds=self.params["early_stopping_rounds"],
             verbose_eval=False,
         )
-        best, last = booster.best_iteration, booster.num_boosted_rounds()
+        best, stopped = booster.best_iteration, booster.num_boosted_rounds()
         # Unsliced, inplace_predict and XGBRegressor would use different numbers of trees (xgboost 3.2).
         fitted = self._fitted(booster[: best + 1], columns, seed=seed, rows=len(x) - watched)
-        facts = {"best_iteration": str(best), "stopped_round": str(last)}
+        facts = {"best_iteration": str(best), "stopped_round": str(stopped)}
         return dataclasses.replace(fitted, params=fitted.params | facts, rounds=best + 1)
 
     def _fitted(self, booster: Any, columns: Columns, *, seed: int, rows: int) -> Fitted:
@@ -266,12 +268,15 @@ class BoosterFamily:
             "nthread": self.threads,
         }
 
-    def _data(self, columns: Columns, x: pd.DataFrame, y: Floats, *, reference: Any = None) -> Any:
+    def _data(
+        self, columns: Columns, x: pd.DataFrame, y: Floats, weight: Floats | None, *, reference: Any = None
+    ) -> Any:
         import xgboost
 
         types = ["c" if name in columns.categories else "q" for name in columns.names]
         options: dict[str, Any] = {
             "label": y,
+            "weight": weight,
             "feature_names": internal_names(columns.names),
             "feature_types": types if columns.categories else None,
             "enable_categorical": bool(columns.categories),

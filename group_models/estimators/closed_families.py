@@ -19,6 +19,7 @@ from group_models.estimators.base import EstimatorSettings, Features, Fitted, Fl
 from group_models.estimators.batched import Flags, constants, fit_ridge, means, medians
 from group_models.estimators.families import SklearnFamily
 from group_models.estimators.linear import Ints, LinearForm, LinearForms, Shape, Table
+from group_models.estimators.weights import weighted_medians
 
 BATCHED: Mapping[str, frozenset[str]] = {
     "ridge": frozenset({"alpha"}),
@@ -70,28 +71,35 @@ class ClosedFamily(SklearnFamily):
     def _params(self) -> dict[str, str]:
         return super().text_params(seed=0)
 
-    def fit_groups(self, table: Table, y: Floats, offsets: Ints) -> FittedForms:
+    def fit_groups(self, table: Table, y: Floats, offsets: Ints, *, weight: Floats | None = None) -> FittedForms:
         """Fit every key; the rows of each stand together, and none is without rows."""
         rows = np.diff(offsets)
         if set(self.params) - BATCHED[self.name]:
             forms, holds = constants(np.zeros(len(rows))), np.zeros(len(rows), dtype=bool)
         else:
-            forms, holds = self._solve(table, y, offsets)
+            forms, holds = self._solve(table, y, offsets, weight)
         return FittedForms(self, forms, holds, rows, table.values)
 
-    def _solve(self, table: Table, y: Floats, offsets: Ints) -> tuple[LinearForms, Flags]:
+    def _solve(self, table: Table, y: Floats, offsets: Ints, weight: Floats | None) -> tuple[LinearForms, Flags]:
         if self.name in ("median", "mean"):
-            values = (medians if self.name == "median" else means)(y[None, :], offsets)[0]
+            values = self._values(y, offsets, weight)
             return constants(values), np.isfinite(values)
         alpha = 0.0 if self.name == "linear" else float(self.params.get("alpha", 1.0))
-        return fit_ridge(table, y, offsets, alpha=alpha)
+        return fit_ridge(table, y, offsets, alpha=alpha, weight=weight)
 
-    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def _values(self, y: Floats, offsets: Ints, weight: Floats | None) -> Floats:
+        """Return the median or mean of each key."""
+        if self.name == "mean":
+            return np.ravel(means(y[None, :], offsets, weight))
+        return np.ravel(medians(y[None, :], offsets)) if weight is None else weighted_medians(y, weight, offsets)
+
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit one key as the batch would, or where that does not hold by scikit-learn."""
-        groups = self.fit_groups(Table.of(x, self.shape.numeric, tuple(self.shape.text)), y, np.array([0, len(y)]))
+        table = Table.of(x, self.shape.numeric, tuple(self.shape.text))
+        groups = self.fit_groups(table, y, np.array([0, len(y)]), weight=weight)
         if groups.holds[0]:
             return groups.fitted(0, seed=seed)
-        native = self.fit_native(x, y, seed=seed)
+        native = self.fit_native(x, y, seed=seed, weight=weight)
         return Fitted(LinearForm.of(native, self.shape), self.text_params(seed), rows_used=len(y))
 
 

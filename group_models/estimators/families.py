@@ -27,6 +27,7 @@ from group_models.estimators.base import (
     as_text,
 )
 from group_models.estimators.losses import with_loss
+from group_models.estimators.weights import fit_pipeline
 
 Preparation: TypeAlias = Literal["scaled", "imputed", "native", "none"]
 Cost: TypeAlias = Callable[[Mapping[str, Any], Floats, int], Floats]
@@ -171,9 +172,9 @@ class SklearnFamily:
         """Return the expected bytes of one model, by rows."""
         return self.recipe.model_bytes(self._all_params(), np.asarray(rows, dtype=np.float64), columns)
 
-    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit the pipeline on all rows."""
-        model = self.fit_native(x, y, seed=seed)
+        model = self.fit_native(x, y, seed=seed, weight=weight)
         params = self.text_params(seed) | _stopped(model[-1] if hasattr(model, "steps") else model)
         return Fitted(PickledPredictor(model, is_importable=True), params, rows_used=len(x))
 
@@ -181,7 +182,7 @@ class SklearnFamily:
         """Return the parameters as fitted: the spec's, seed and threads."""
         return as_text(self._given_params(seed))
 
-    def fit_native(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Any:
+    def fit_native(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Any:
         """Return the fitted scikit-learn estimator: a pipeline, or the bare estimator where nothing is prepared."""
         estimator = self._estimator(seed)
         if self.features.text and self.recipe.preparation == "native":
@@ -189,10 +190,10 @@ class SklearnFamily:
         model = self._pipeline(x, estimator)
         with _without_checks():
             if self._is_plain:
-                model.fit(x.to_numpy(), y)
+                fit_pipeline(model, x.to_numpy(), y, weight)
                 model[0].feature_names_in_ = x.columns.to_numpy(dtype=object)
             else:
-                model.fit(x, y)
+                fit_pipeline(model, x, y, weight)
         return model
 
     @property
@@ -204,9 +205,9 @@ class SklearnFamily:
         """
         return not self.features.text and self.recipe.preparation in ("scaled", "imputed")
 
-    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit again, on these rows."""
-        return self.fit(x, y, seed=seed)
+        return self.fit(x, y, seed=seed, weight=weight)
 
     def _all_params(self) -> dict[str, Any]:
         return {**self.recipe.estimator_class()().get_params(), **self.params}

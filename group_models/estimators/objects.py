@@ -35,6 +35,7 @@ from group_models.estimators.base import (
     take_control,
 )
 from group_models.estimators.boosters import too_few, watched_rows
+from group_models.estimators.weights import fit_arguments
 
 _ON_DRIVER_ONLY = ("SparkSession", "SparkContext", "DataFrame")
 
@@ -147,7 +148,7 @@ class ObjectFamily:
             made.set_params(**self.params)
         return made
 
-    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit one key's rows; with `early_stopping_rounds` the last of them are only watched.
 
         A user's estimator gets copies: one that works in place would change what it is measured on.
@@ -156,14 +157,14 @@ class ObjectFamily:
         estimator = self.make(seed)
         params = as_text(self.params) | take_control(estimator, seed=seed, threads=self.threads)
         if not stops_early(estimator):
-            return _fit_all(estimator, x, y, params)
+            return _fit_all(estimator, x, y, params, weight)
         watched = watched_rows(len(x), self.validation_share)
         if watched is not None:
-            return _fit_watched(estimator, x, y, params, watched=watched)
+            return _fit_watched(estimator, x, y, params, weight, watched=watched)
         _last_step(estimator).set_params(early_stopping_rounds=None)
-        return _fit_all(estimator, x, y, params | too_few(len(x)))
+        return _fit_all(estimator, x, y, params | too_few(len(x)), weight)
 
-    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int) -> Fitted:
+    def refit(self, fitted: Fitted, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit all rows, after early stopping with the rounds that it chose."""
         x, y = x.copy(), y.copy()
         estimator = self.make(seed)
@@ -171,7 +172,7 @@ class ObjectFamily:
         if stops_early(estimator):
             rounds = {} if fitted.rounds is None else {"n_estimators": fitted.rounds}
             _last_step(estimator).set_params(early_stopping_rounds=None, **rounds)
-        return dataclasses.replace(_fit_all(estimator, x, y, fitted.params), rounds=fitted.rounds)
+        return dataclasses.replace(_fit_all(estimator, x, y, fitted.params, weight), rounds=fitted.rounds)
 
     def _arguments(self, source: Any, seed: int) -> dict[str, Any]:
         is_asked = _takes(source, "seed") and "seed" not in self.params
@@ -203,12 +204,14 @@ def stops_early(estimator: Any) -> bool:
     return getattr(_last_step(estimator), "early_stopping_rounds", None) is not None
 
 
-def _fit_all(estimator: Any, x: pd.DataFrame, y: Floats, params: Mapping[str, str]) -> Fitted:
-    estimator.fit(x, y)
+def _fit_all(estimator: Any, x: pd.DataFrame, y: Floats, params: Mapping[str, str], weight: Floats | None) -> Fitted:
+    estimator.fit(x, y, **fit_arguments(estimator, weight))
     return Fitted(PickledPredictor(estimator), dict(params), rows_used=len(x))
 
 
-def _fit_watched(estimator: Any, x: pd.DataFrame, y: Floats, params: Mapping[str, str], *, watched: int) -> Fitted:
+def _fit_watched(
+    estimator: Any, x: pd.DataFrame, y: Floats, params: Mapping[str, str], weight: Floats | None, *, watched: int
+) -> Fitted:
     """Fit with the last rows watched; they pass the same fitted steps as the others."""
     train, rest = x.iloc[:-watched], x.iloc[-watched:]
     for _, step in getattr(estimator, "steps", [])[:-1]:
@@ -216,7 +219,10 @@ def _fit_watched(estimator: Any, x: pd.DataFrame, y: Floats, params: Mapping[str
             train, rest = step.fit_transform(train, y[:-watched]), step.transform(rest)
     model = _last_step(estimator)
     quiet = {"verbose": False} if _takes(model.fit, "verbose") else {}
-    model.fit(train, y[:-watched], eval_set=[(rest, y[-watched:])], **quiet)
+    weights: dict[str, Any] = {} if weight is None else {"sample_weight": weight[:-watched]}
+    if weight is not None and _takes(model.fit, "sample_weight_eval_set"):
+        weights["sample_weight_eval_set"] = [weight[-watched:]]
+    model.fit(train, y[:-watched], eval_set=[(rest, y[-watched:])], **quiet, **weights)
     best = _first(model, "best_iteration", "best_iteration_")
     facts = as_text({"best_iteration": best, "stopped_round": _rounds(model)})
     rounds = None if best is None else int(best) + 1

@@ -16,6 +16,7 @@ from group_models.estimators.boosters import BoosterFamily, booster_family
 from group_models.estimators.closed_families import BATCHED, closed_family
 from group_models.estimators.families import RECIPES, sklearn_family
 from group_models.estimators.objects import ObjectFamily, object_family, unpicklable_part
+from group_models.estimators.weights import weight_mistake
 
 FAMILIES: Mapping[str, Callable[[EstimatorSettings, Features], Family]] = {
     **dict.fromkeys(RECIPES, sklearn_family),
@@ -61,7 +62,7 @@ def make_family(settings: EstimatorSettings, features: Features) -> Family:
     return FAMILIES[settings.name](settings, features)
 
 
-def check_settings(settings: EstimatorSettings, features: Features) -> list[str]:
+def check_settings(settings: EstimatorSettings, features: Features, *, is_weighted: bool = False) -> list[str]:
     """Return one sentence per mistake, found on the driver and without Spark.
 
     Parameters are compared with the class's own, and their values judged by the library. A user's callable is
@@ -72,7 +73,7 @@ def check_settings(settings: EstimatorSettings, features: Features) -> list[str]
         return ["estimator: give either a name (one of " + ", ".join(sorted(FAMILIES)) + ") or an object"]
     mistakes = _range_mistakes(settings)
     if settings.name is None:
-        return mistakes + _object_mistakes(object_family(settings, features))
+        return mistakes + _object_mistakes(object_family(settings, features), is_weighted=is_weighted)
     if settings.name not in FAMILIES:
         return [*mistakes, _unknown_name(settings.name)]
     if settings.name == "xgboost":
@@ -156,7 +157,7 @@ def _trial_mistakes(family: BoosterFamily) -> list[str]:
     return []
 
 
-def _object_mistakes(family: ObjectFamily) -> list[str]:
+def _object_mistakes(family: ObjectFamily, *, is_weighted: bool) -> list[str]:
     try:
         source = family.resolved()
     except SpecError as error:
@@ -166,10 +167,10 @@ def _object_mistakes(family: ObjectFamily) -> list[str]:
         return [f"estimator.object {family.name!r} is a {kind}; it must be callable or an estimator"]
     if (part := unpicklable_part(family.object) or unpicklable_part(family.params)) is not None:
         return [_pickle_mistake(f"estimator.object {family.name!r} cannot be sent to the workers", part)]
-    return _made_mistakes(family)
+    return _made_mistakes(family, is_weighted=is_weighted)
 
 
-def _made_mistakes(family: ObjectFamily) -> list[str]:
+def _made_mistakes(family: ObjectFamily, *, is_weighted: bool) -> list[str]:
     try:
         estimator = family.make(seed=0)
     except _FAULTS as error:
@@ -179,6 +180,9 @@ def _made_mistakes(family: ObjectFamily) -> list[str]:
     if lacking:
         what = f"estimator.object {family.name!r} gives a {type(estimator).__name__}"
         return [f"{what} without {' and '.join(lacking)}; it must have fit and predict"]
+    if is_weighted and (said := weight_mistake(estimator)):
+        what = f"estimator.object {family.name!r} gives a {type(estimator).__name__}, and {said}"
+        return [f"{what}, which the spec's sample_weight needs; take another estimator, or leave sample_weight out"]
     if (part := unpicklable_part(estimator)) is not None:
         what = f"estimator.object {family.name!r} gives a {type(estimator).__name__} that cannot be stored"
         return [_pickle_mistake(what, part)]

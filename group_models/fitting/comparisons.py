@@ -25,33 +25,49 @@ class Comparison:
     other
         The other model's sums, over the rows that it has a prediction of.
     difference, squared
-        Over the same rows: the sums of the own model's loss less the other's, and of its square.
+        Over the same rows: the sums of the own model's loss less the other's times the row's weight, and of its square.
+    crossed, weights
+        The sums of that difference times the squared weight, and of the squared weights; without weights all are 1.
     """
 
     other: RegressionSums = dataclasses.field(default_factory=RegressionSums)
     difference: float = 0.0
     squared: float = 0.0
+    crossed: float = 0.0
+    weights: float = 0.0
 
     @classmethod
-    def of(cls, y: Floats, prediction: Floats, other: Floats, metric: Metric) -> Comparison:
+    def of(
+        cls, y: Floats, prediction: Floats, other: Floats, metric: Metric, weight: Floats | None = None
+    ) -> Comparison:
         """Return the sums of one batch; rows without a prediction of the other model (NaN) are left out."""
         is_there = ~np.isnan(other)
         y, prediction, other = y[is_there], prediction[is_there], other[is_there]
         difference = losses(y, prediction, metric) - losses(y, other, metric)
-        return cls(RegressionSums.of(y, other), float(difference.sum()), float(difference @ difference))
+        if weight is None:
+            total = float(difference.sum())
+            return cls(RegressionSums.of(y, other), total, float(difference @ difference), total, float(len(y)))
+        weight = weight[is_there]
+        weighted = difference * weight
+        sums = (weighted.sum(), weighted @ weighted, weighted @ weight, weight @ weight)
+        return cls(RegressionSums.of(y, other, weight), *map(float, sums))
 
     def merge(self, more: Comparison) -> Comparison:
         """Return the sums of the rows of both."""
-        return Comparison(self.other.merge(more.other), self.difference + more.difference, self.squared + more.squared)
+        names = ("difference", "squared", "crossed", "weights")
+        sums = {name: getattr(self, name) + getattr(more, name) for name in names}
+        return Comparison(self.other.merge(more.other), **sums)
 
     def values(self) -> dict[str, float]:
         """Return what is known of the key, under the names of `grouped_comparison`."""
         rows = self.other.count
         if not rows:
             return {ROWS: 0.0}
-        mean = self.difference / rows
-        variance = max(self.squared / rows - mean * mean, 0.0) / (rows - 1) if rows > 1 else math.nan
-        return {**self.other.metrics(), DIFFERENCE: mean, ERROR_OF_IT: math.sqrt(variance), ROWS: float(rows)}
+        total = self.other.weight
+        mean = self.difference / total
+        squared = max(self.squared - 2 * mean * self.crossed + mean * mean * self.weights, 0.0)
+        error = math.sqrt(squared * rows / (rows - 1)) / total if rows > 1 else math.nan
+        return {**self.other.metrics(), DIFFERENCE: mean, ERROR_OF_IT: error, ROWS: float(rows)}
 
 
 Comparisons = Mapping[str, Comparison]
@@ -71,9 +87,7 @@ def entries(comparisons: Comparisons, rows: int) -> dict[str, float]:
 
 def to_text(comparisons: Comparisons) -> str:
     """Return comparisons as text that a Spark row carries; each number comes back exactly."""
-    return json.dumps(
-        {name: [dataclasses.astuple(c.other), c.difference, c.squared] for name, c in comparisons.items()}
-    )
+    return json.dumps({name: list(dataclasses.astuple(comparison)) for name, comparison in comparisons.items()})
 
 
 def from_text(text: str) -> dict[str, Comparison]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from group_models.estimators.base import Fitted
 from group_models.estimators.batched import BatchedFamily, FittedGroups, medians
 from group_models.estimators.linear import Ints, Table
+from group_models.estimators.weights import taken, weighted_medians
 from group_models.evaluation import grouped_metrics, why_no_metrics
 from group_models.fitting.outcomes import MEASURED, TRAIN_MEDIAN, FitSettings, identity, stored_columns
 from group_models.fitting.references import Columns, UnitPredictions
@@ -35,7 +36,9 @@ class _Rows:
     table: Table
     y: Floats
     is_holdout: Flags
+    is_gap: Flags
     offsets: Ints
+    weight: Floats | None
     references: UnitPredictions
 
     @property
@@ -57,7 +60,20 @@ class _Rows:
 
     def _take(self, rows: Flags, counts: Ints) -> _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        return _Rows(self.table.take(rows), self.y[rows], self.is_holdout[rows], offsets, self.references.take(rows))
+        weight, references = taken(self.weight, rows), self.references.take(rows)
+        held, gap = self.is_holdout[rows], self.is_gap[rows]
+        return _Rows(self.table.take(rows), self.y[rows], held, gap, offsets, weight, references)
+
+    def fitted_by(self, family: BatchedFamily) -> FittedGroups:
+        """Return the models of the keys."""
+        weights = {} if self.weight is None else {"weight": self.weight}
+        return family.fit_groups(self.table, self.y, self.offsets, **weights)
+
+    def medians(self) -> Floats:
+        """Return the median target of each key."""
+        if self.weight is None:
+            return np.ravel(medians(self.y[None, :], self.offsets))
+        return weighted_medians(self.y, self.weight, self.offsets)
 
 
 def fit_groups(
@@ -70,7 +86,8 @@ def fit_groups(
     places = np.flatnonzero(is_able)
     if not len(places):
         return {}
-    rows = _Rows(table, unit.y, unit.is_holdout, unit.offsets, references).of_keys(is_able)
+    is_gap = settings.is_in_gap(unit.time_us)
+    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, unit.weight, references).of_keys(is_able)
     done = _Done.of(rows, family, settings)
     share = rows.counts / len(rows.y)
     seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
@@ -140,15 +157,15 @@ class _Measured:
         starts = holdout.offsets[:-1][flags]
         prediction = fitted.predict(holdout.table, holdout.offsets)
         known = train.of_keys(flags)
-        median = medians(known.y[None, :], known.offsets)[0]
+        median = known.medians()
         return cls(
             flags,
             place,
             np.logical_and.reduceat(np.isfinite(prediction), starts),
-            grouped_metrics(holdout.y, prediction, starts),
-            grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts),
+            grouped_metrics(holdout.y, prediction, starts, holdout.weight),
+            grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts, holdout.weight),
             median,
-            holdout.references.compared(holdout.y, prediction, starts),
+            holdout.references.compared(holdout.y, prediction, starts, holdout.weight),
         )
 
     def columns(self, own: int) -> dict[str, Any]:
@@ -168,6 +185,7 @@ class _Done:
 
     rows: _Rows
     held: Ints
+    gap: Ints
     holds: Flags
     first: FittedGroups
     measured: _Measured
@@ -176,20 +194,20 @@ class _Done:
     @classmethod
     def of(cls, rows: _Rows, family: BatchedFamily, settings: FitSettings) -> _Done:
         """Fit, measure and refit."""
-        held = np.add.reduceat(rows.is_holdout, rows.offsets[:-1], dtype=np.int64)
-        is_split = (held > 0) & (held < rows.counts) & (settings.holdout_by != "none")
-        is_held = rows.is_holdout & np.repeat(is_split, rows.counts)
-        train = rows.where(~is_held)
-        first = family.fit_groups(train.table, train.y, train.offsets)
+        held, gap = (np.add.reduceat(f, rows.offsets[:-1], dtype=np.int64) for f in (rows.is_holdout, rows.is_gap))
+        is_split = (held > 0) & (held + gap < rows.counts) & (settings.holdout_by != "none")
+        of_split = np.repeat(is_split, rows.counts)
+        is_held = rows.is_holdout & of_split
+        train = rows.where(~(is_held | (rows.is_gap & of_split)))
+        first = train.fitted_by(family)
         measured = _Measured.of(first, train, rows.where(is_held))
         holds = first.holds.copy()
         holds[is_split] &= measured.is_finite
         again = None
         if settings.refit and is_split.any():
-            everything = rows.of_keys(is_split)
-            again = family.fit_groups(everything.table, everything.y, everything.offsets)
+            again = rows.of_keys(is_split).fitted_by(family)
             holds[is_split] &= again.holds
-        return cls(rows, held, holds, first, measured, again)
+        return cls(rows, held, gap, holds, first, measured, again)
 
     def fitted(self, own: int, seed: int) -> Fitted:
         """Return the model of one key that is stored."""
@@ -207,6 +225,6 @@ class _Done:
 
     def outcome(self, own: int, settings: FitSettings) -> dict[str, Any]:
         """Return what the split of one key says of it."""
-        held, rows = int(self.held[own]), int(self.rows.counts[own])
-        reason = None if settings.holdout_by == "none" else why_no_metrics(held, rows)
+        held, rows, gap = int(self.held[own]), int(self.rows.counts[own]), int(self.gap[own])
+        reason = None if settings.holdout_by == "none" else why_no_metrics(held, rows, gap)
         return {"holdout_rows": held, "reason": reason, **self.measured.columns(own)}

@@ -128,8 +128,10 @@ class Meter:
         self._metric = metric
         self.measured = Measured()
 
-    def add(self, x: pd.DataFrame, y: Floats, baseline: Floats, time_us: Ints | None = None) -> None:
-        """Take in rows of the holdout: their features, targets, what the baseline predicts, and their times."""
+    def add(
+        self, x: pd.DataFrame, y: Floats, baseline: Floats, time_us: Ints | None = None, weight: Floats | None = None
+    ) -> None:
+        """Take in rows of the holdout: features, targets, what the baseline predicts, times, and weights if any."""
         if self.measured.failure is not None:
             return
         clock = time.perf_counter()
@@ -138,11 +140,14 @@ class Meter:
         if isinstance(found, dict):
             self.measured = dataclasses.replace(self.measured, failure=found)
             return
-        compared = self._compared(x, y, found, np.zeros(len(y), dtype=np.int64) if time_us is None else time_us)
-        sums = Measured(RegressionSums.of(y, found), RegressionSums.of(y, baseline), compared=compared)
+        compared = self._compared(x, y, found, np.zeros(len(y), dtype=np.int64) if time_us is None else time_us, weight)
+        model, median = RegressionSums.of(y, found, weight), RegressionSums.of(y, baseline, weight)
+        sums = Measured(model, median, compared=compared)
         self.measured = self.measured.merge(sums)
 
-    def _compared(self, x: pd.DataFrame, y: Floats, prediction: Floats, time_us: Ints) -> dict[str, Comparison]:
+    def _compared(
+        self, x: pd.DataFrame, y: Floats, prediction: Floats, time_us: Ints, weight: Floats | None
+    ) -> dict[str, Comparison]:
         """Return how the references do on the same rows; one that breaks a limit is asked no more."""
         found = {}
         for name, reference in list(self._references.items()):
@@ -151,7 +156,7 @@ class Meter:
             if isinstance(done, Death):
                 del self._references[name]
                 continue
-            found[name] = Comparison.of(y, prediction, done, self._metric)
+            found[name] = Comparison.of(y, prediction, done, self._metric, weight)
         return found
 
     def _guarded(self, x: pd.DataFrame) -> Floats | dict[str, Any]:

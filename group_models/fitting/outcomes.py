@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -35,6 +37,16 @@ class FitSettings:
     ----------
     holdout_from_us
         First moment of the holdout in micros since 1970, where it is by time.
+    overrides
+        The settings for the keys of each override of the spec; their features are some of these.
+    alternatives
+        The settings of each other estimator that a key may get, from simple to complex; this one is the simplest.
+    folds, min_fold_rows
+        On how many folds they are tried, and the rows that each must have.
+    is_in_time
+        Folds are in the order of time, else by a hash of the row.
+    gap_us
+        Microseconds before it of which no row is in a fit that is measured.
     max_model_bytes
         Bytes over which a model is not stored.
     limits
@@ -63,6 +75,33 @@ class FitSettings:
     is_isolated: bool = False
     keeps_measured: bool = False
     metric: Metric = "mae"
+    gap_us: int = 0
+    overrides: tuple[FitSettings, ...] = ()
+    alternatives: tuple[FitSettings, ...] = ()
+    folds: int = 0
+    min_fold_rows: int = 0
+    is_in_time: bool = True
+
+    def of(self, place: float | None) -> FitSettings:
+        """Return the settings for the keys of an override; as they are for those of none."""
+        if place is None or np.isnan(place):
+            return self
+        of_place = self.overrides[int(place)]
+        names = ("estimator", "template", "features", "alternatives")
+        return dataclasses.replace(self, **{name: getattr(of_place, name) for name in names})
+
+    def choosing(self, place: int) -> FitSettings:
+        """Return the settings with the estimator that is in this place of the candidates, the own one first."""
+        if place == 0:
+            return self
+        other = self.alternatives[place - 1]
+        return dataclasses.replace(self, estimator=other.estimator, template=other.template)
+
+    def is_in_gap(self, time_us: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which rows are before the holdout, and too near to it to be in a fit that is measured on it."""
+        if self.holdout_from_us is None or not self.gap_us:
+            return np.zeros(len(time_us), dtype=np.bool_)
+        return (time_us < self.holdout_from_us) & (time_us >= self.holdout_from_us - self.gap_us)
 
 
 def identity(

@@ -16,7 +16,7 @@ from group_models.tables import WHOLE
 
 PART_COLUMNS = (
     "key_id", "part", "number", "status", "reason", "error_type", "error_message", "error_stage", "traceback",
-    "rows_used", "params", "baseline_metrics", "holdout_rows", "fit_seconds", "cpu_seconds", "model_bytes",
+    "rows_used", "estimator", "params", "baseline_metrics", "holdout_rows", "fit_seconds", "cpu_seconds", "model_bytes",
     "started_at", "finished_at",
 )  # fmt: skip
 """What the outcome of a salted key needs of its parts: everything but the models."""
@@ -71,6 +71,7 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     medians = [median for row in tried if (median := _median(row)) is not None]
     columns = {
         **identity(key_id, WHOLE, planned["unit"], key_seed(settings.seed, key_id), settings.estimator.label, settings),
+        **_estimators(final, settings),
         "params": _shared_params(final),
         **{name: _total(final, name) for name in ("rows_used", "holdout_rows", "fit_seconds", "cpu_seconds")},
         "started_at": min(row["started_at"] for row in final),
@@ -104,6 +105,15 @@ def _median(row: Mapping[str, Any]) -> float | None:
 
 def _total(rows: Sequence[Mapping[str, Any]], name: str) -> Any:
     return sum(row[name] or 0 for row in rows)
+
+
+def _estimators(rows: Sequence[Mapping[str, Any]], settings: FitSettings) -> dict[str, str]:
+    """Return the estimators that were chosen for the parts, in the spec's order, where there was a choice."""
+    if not settings.alternatives:
+        return {}
+    chosen = {row["estimator"] for row in rows}
+    labels = dict.fromkeys(each.estimator.label for each in (settings, *settings.alternatives))
+    return {"estimator": " + ".join(label for label in labels if label in chosen)}
 
 
 def _shared_params(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

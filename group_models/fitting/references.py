@@ -95,11 +95,11 @@ class UnitPredictions:
         """Return the predictions of some rows."""
         return dataclasses.replace(self, values=self.values[:, rows])
 
-    def compared(self, y: Floats, prediction: Floats, starts: Ints) -> Columns:
+    def compared(self, y: Floats, prediction: Floats, starts: Ints, weight: Floats | None = None) -> Columns:
         """Return what is stored of each key about its references, see `Columns`."""
         return Columns(
             {
-                name: grouped_comparison(y, prediction, other, starts, self.metric)
+                name: grouped_comparison(y, prediction, other, starts, self.metric, weight)
                 for name, other in zip(NAMES, self.values, strict=False)
                 if not np.isnan(other).all()
             },

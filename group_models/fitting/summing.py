@@ -21,7 +21,7 @@ from group_models.evaluation import Floats
 
 @dataclasses.dataclass(frozen=True)
 class RegressionSums:
-    """What `evaluation.regression_metrics` needs of any number of rows, in ten numbers that can be added up.
+    """What `evaluation.regression_metrics` needs of any number of rows, in eleven numbers that can be added up.
 
     The fields are plain numbers, so that a Spark row carries them (`pair_columns`).
 
@@ -37,6 +37,9 @@ class RegressionSums:
         A target, the mean of all targets less that one, and the sum of squared distances from the mean.
     low, high
         Smallest and largest target.
+    weight
+        Sum of the weights of the rows whose prediction is finite, their number where they have none; all sums and
+        means are weighted.
 
     Examples
     --------
@@ -55,18 +58,22 @@ class RegressionSums:
     squared_deviation: float = 0.0
     low: float = math.inf
     high: float = -math.inf
+    weight: float = 0.0
 
     @classmethod
-    def of(cls, y: Floats, prediction: Floats) -> RegressionSums:
+    def of(cls, y: Floats, prediction: Floats, weight: Floats | None = None) -> RegressionSums:
         """Return the sums of one batch of finite targets and their predictions."""
         is_finite = np.isfinite(prediction)
         wrong = len(y) - int(np.count_nonzero(is_finite))
         if wrong:
             y, prediction = y[is_finite], prediction[is_finite]
+            weight = None if weight is None else weight[is_finite]
         if not len(y):
             return cls(count=wrong, not_finite=wrong)
         error, origin = prediction - y, float(y[0])
         distance = y - origin
+        if weight is not None:
+            return cls._weighted(error, distance, weight, origin, wrong)
         mean = float(distance.mean())
         centred = distance - mean
         return cls(
@@ -80,6 +87,26 @@ class RegressionSums:
             squared_deviation=float(centred @ centred),
             low=float(y.min()),
             high=float(y.max()),
+            weight=float(len(y)),
+        )
+
+    @classmethod
+    def _weighted(cls, error: Floats, distance: Floats, weight: Floats, origin: float, wrong: int) -> RegressionSums:
+        total = float(weight.sum())
+        mean = float(distance @ weight) / total
+        centred = distance - mean
+        return cls(
+            count=len(error) + wrong,
+            not_finite=wrong,
+            error=float(error @ weight),
+            abs_error=float(np.abs(error) @ weight),
+            squared_error=float((error * weight) @ error),
+            origin=origin,
+            mean=mean,
+            squared_deviation=float((centred * weight) @ centred),
+            low=origin + float(distance.min()),
+            high=origin + float(distance.max()),
+            weight=total,
         )
 
     def add(self, y: Floats, prediction: Floats) -> RegressionSums:
@@ -88,7 +115,7 @@ class RegressionSums:
 
     def merge(self, other: RegressionSums) -> RegressionSums:
         """Return the sums of the rows of both."""
-        here, there = self.count - self.not_finite, other.count - other.not_finite
+        here, there = self.weight, other.weight
         if not here or not there:
             return dataclasses.replace(
                 self if here else other,
@@ -109,6 +136,7 @@ class RegressionSums:
             squared_deviation=self.squared_deviation + other.squared_deviation + between,
             low=min(self.low, other.low),
             high=max(self.high, other.high),
+            weight=here + there,
         )
 
     def metrics(self) -> dict[str, float]:
@@ -118,10 +146,10 @@ class RegressionSums:
         if self.not_finite:
             return dict.fromkeys(("mae", "rmse", "r2", "bias"), math.nan)
         return {
-            "mae": self.abs_error / self.count,
-            "rmse": math.sqrt(self.squared_error / self.count),
+            "mae": self.abs_error / self.weight,
+            "rmse": math.sqrt(self.squared_error / self.weight),
             "r2": self._r2(),
-            "bias": self.error / self.count,
+            "bias": self.error / self.weight,
         }
 
     def _r2(self) -> float:

@@ -16,6 +16,7 @@ from group_models.frames import ColumnKind, none_where
 from group_models.tables import WHOLE
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Rows: TypeAlias = slice | npt.NDArray[np.intp]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,9 @@ class KeyRows:
     y: Floats
     is_holdout: npt.NDArray[np.bool_]
     rows: slice
+    time_us: Ints
+    weight: Floats | None
+    fold: Ints | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +71,8 @@ class UnitRows:
     is_holdout: npt.NDArray[np.bool_]
     time_us: Ints
     indices: tuple[int, ...]
+    weight: Floats | None
+    fold: Ints | None
 
     @classmethod
     def of(cls, frame: pd.DataFrame, references: pd.DataFrame, features: Mapping[str, ColumnKind]) -> UnitRows:
@@ -89,6 +95,8 @@ class UnitRows:
             frame["is_holdout"].to_numpy(np.bool_)[order],
             time_us[order],
             tuple(wanted.tolist()),
+            frame["w"].to_numpy(np.float64)[order] if "w" in frame else None,
+            frame["fold"].to_numpy(np.int64)[order] if "fold" in frame else None,
         )
 
     @functools.cached_property
@@ -103,11 +111,23 @@ class UnitRows:
         """Return one key with views of its rows."""
         rows = slice(int(self.offsets[place]), int(self.offsets[place + 1]))
         x, numbers = self._x.iloc[rows], self.numbers[:, rows].T
-        return KeyRows(*self.names[place], x, numbers, self.y[rows], self.is_holdout[rows], rows)
+        weight = None if self.weight is None else self.weight[rows]
+        fold = None if self.fold is None else self.fold[rows]
+        held, at = self.is_holdout[rows], self.time_us[rows]
+        return KeyRows(*self.names[place], x, numbers, self.y[rows], held, rows, at, weight, fold)
 
     def x(self, rows: npt.NDArray[np.intp]) -> pd.DataFrame:
         """Return the features of some rows under their own names."""
         return pd.DataFrame(self._x.iloc[rows])
+
+    def only(self, features: Mapping[str, ColumnKind]) -> UnitRows:
+        """Return the rows with some of their features."""
+        if list(features) == list(self.features):
+            return self
+        names = numeric_names(self.features)
+        numbers = self.numbers[[names.index(name) for name in numeric_names(features)]]
+        text = {name: values for name, values in self.text.items() if name in features}
+        return dataclasses.replace(self, features=features, numbers=numbers, text=text)
 
     def table(self, numeric: tuple[str, ...], text: tuple[str, ...]) -> Table:
         """Return the features that are asked for, of all rows; text is coded once."""

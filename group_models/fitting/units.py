@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from group_models.estimators.base import Family, Fitted, features_of, one_thread
+from group_models.estimators.base import Family, Fitted, one_thread
 from group_models.estimators.batched import BatchedFamily
-from group_models.estimators.registry import make_family
+from group_models.estimators.weights import taken, weighted_median
 from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
+from group_models.fitting.choosing import choose_family, families_of
 from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
@@ -29,7 +30,8 @@ from group_models.fitting.outcomes import (
     stored_columns,
 )
 from group_models.fitting.references import UnitPredictions, predict_held
-from group_models.fitting.unit_rows import KeyRows, UnitRows, numeric_names
+from group_models.fitting.unit_rows import KeyRows, Rows, UnitRows, numeric_names
+from group_models.frames import ColumnKind
 from group_models.keys import key_seed
 from group_models.tables import WHOLE, utc_now
 
@@ -38,7 +40,6 @@ EMPTY_PART = "too_small"
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Outcomes: TypeAlias = dict[int, list[dict[str, Any]]]
-Rows: TypeAlias = slice | npt.NDArray[np.intp]
 
 
 def fit_unit(
@@ -50,11 +51,13 @@ def fit_unit(
     ----------
     frame
         One row per training row: `key_index int, time_us int, row_hash int, is_holdout bool, y float`, and the
-        features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`. Any
-        order of rows, any index.
+        features as `f0, f1, ...` (float64 with NaN, or text with None) in the order of `settings.features`; where
+        rows have weights, `w float` above 0; where estimators are chosen on folds by hash, `fold int`. Any order of
+        rows, any index.
     references
         One row per key: `key_index int, key_id str, key str (JSON), unit int`; of a part of a salted key also
-        `part int, n_parts int`; where models came along, `links binary`: which of them the key is compared with.
+        `part int, n_parts int`; `override int` where the spec has overrides, null for none; where models came along,
+        `links binary`: which of them the key is compared with.
     models
         Models that the unit's keys are compared with, each a packed `references.ModelRow`.
 
@@ -69,24 +72,46 @@ def fit_unit(
     NoChildError
         Keys are to be isolated where no child process can be made.
     """
-    family = make_family(settings.estimator, features_of(settings.features))
-    with one_thread(family), warnings.catch_warnings(), Guard(settings.limits) as guard:
+    if "override" not in references or references["override"].isna().all():
+        return _fit_alike(frame, references, settings, settings.features, models)
+    # Planned units have keys of one override; any others are taken apart.
+    found = [
+        _fit_alike(frame, of_place, settings.of(of_place["override"].iloc[0]), settings.features, models)
+        for _, of_place in references.groupby("override", dropna=False)
+    ]
+    return pd.concat(found, ignore_index=True)
+
+
+def _fit_alike(
+    frame: pd.DataFrame,
+    references: pd.DataFrame,
+    settings: FitSettings,
+    given: Mapping[str, ColumnKind],
+    models: Sequence[bytes],
+) -> pd.DataFrame:
+    """Fit keys of the same settings; `given` are the features that the frame has."""
+    families = families_of(settings)
+    for other in families[1:]:
+        # Before the limits, which reach only libraries that are loaded.
+        other.load()
+    with one_thread(families[0]), warnings.catch_warnings(), Guard(settings.limits) as guard:
         warnings.simplefilter("ignore")
-        unit = UnitRows.of(frame, references, settings.features)
+        # What a key is compared with may read features that its own estimator does not.
+        unit = UnitRows.of(frame, references, given)
         predicted = _predict_references(unit, references, models, settings, guard)
-        fitted = fit_rows(unit, family, settings, guard, predicted)
+        fitted = fit_rows(unit.only(settings.features), families, settings, guard, predicted)
         return result_frame([outcome for of_key in fitted for outcome in of_key])
 
 
 def fit_rows(
-    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard, predicted: UnitPredictions
+    unit: UnitRows, families: Sequence[Family], settings: FitSettings, guard: Guard, predicted: UnitPredictions
 ) -> list[list[dict[str, Any]]]:
     """Return the outcomes of each key of a unit, in the unit's order."""
-    together = _fit_together(unit, family, settings, guard, predicted)
+    together = _fit_together(unit, families, settings, guard, predicted)
 
     def outcomes_of(place: int) -> list[dict[str, Any]]:
         key = unit.key(place)
-        return _fit_guarded(key, family, settings, guard, predicted.take(key.rows))
+        return _fit_guarded(key, families, settings, guard, predicted.take(key.rows))
 
     return [together.get(place) or outcomes_of(place) for place in range(len(unit.names))]
 
@@ -109,43 +134,46 @@ def _predict_references(
 
 
 def _fit_together(
-    unit: UnitRows, family: Family, settings: FitSettings, guard: Guard, predicted: UnitPredictions
+    unit: UnitRows, families: Sequence[Family], settings: FitSettings, guard: Guard, predicted: UnitPredictions
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the outcomes of the keys that the family fits at once, by place; where that breaks a limit, of none."""
-    if not isinstance(family, BatchedFamily) or settings.is_isolated:
+    family = families[0]
+    if not isinstance(family, BatchedFamily) or settings.is_isolated or len(families) > 1:
         return {}
     done = guard.run(lambda: fit_groups(unit, family, settings, predicted))
     return {} if isinstance(done, Death) else done
 
 
 def _fit_guarded(
-    key: KeyRows, family: Family, settings: FitSettings, guard: Guard, predicted: UnitPredictions
+    key: KeyRows, families: Sequence[Family], settings: FitSettings, guard: Guard, predicted: UnitPredictions
 ) -> list[dict[str, Any]]:
     """Return the outcome of one key or part, also where its fit breaks a limit or kills its process."""
     started = utc_now()
 
     def fit() -> list[dict[str, Any]]:
-        return _fit_key(key, family, settings, predicted)
+        return _fit_key(key, families, settings, predicted)
 
-    done = fit_in_child(fit, family, settings.limits) if settings.is_isolated else guard.run(fit)
+    done = fit_in_child(fit, families[0], settings.limits) if settings.is_isolated else guard.run(fit)
     if not isinstance(done, Death):
         return done
     seed = key_seed(settings.seed, key.key_id, key.part)
     times = {"started_at": started, "finished_at": utc_now()}
-    return [{**_identity(key, family, settings, seed), **times, **death_columns(done)}]
+    return [{**_identity(key, families[0], settings, seed), **times, **death_columns(done)}]
 
 
-def _fit_key(key: KeyRows, family: Family, settings: FitSettings, predicted: UnitPredictions) -> list[dict[str, Any]]:
+def _fit_key(
+    key: KeyRows, families: Sequence[Family], settings: FitSettings, predicted: UnitPredictions
+) -> list[dict[str, Any]]:
     """Return the outcome of one key or part; nothing that its fit raises gets out."""
     started, clock, cpu = utc_now(), time.perf_counter(), time.process_time()
     progress = _Progress()
     seed = key_seed(settings.seed, key.key_id, key.part)
     try:
-        outcomes = _train_key(key, family, settings, seed, progress, predicted)
+        outcomes = _train_key(key, families, settings, seed, progress, predicted)
     except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
         outcomes = [raised_columns(error, progress.stage, settings.limits, hint=_hint(key, settings))]
     shared = {
-        **_identity(key, family, settings, seed),
+        **_identity(key, families[0], settings, seed),
         "fit_seconds": time.perf_counter() - clock,
         "cpu_seconds": time.process_time() - cpu,
         "started_at": started,
@@ -168,7 +196,7 @@ class _Progress:
 
 def _train_key(
     key: KeyRows,
-    family: Family,
+    families: Sequence[Family],
     settings: FitSettings,
     seed: int,
     progress: _Progress,
@@ -176,12 +204,15 @@ def _train_key(
 ) -> list[dict[str, Any]]:
     if key.part != WHOLE and not len(key.y):
         return [{"status": EMPTY_PART, "reason": "no row of the key falls into this part"}]
-    _check_rows(key, family, settings)
+    _check_rows(key, families[0], settings)
     train, holdout, reason = _split(key, settings)
     progress.stage = "fit"
-    fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed)
+    choice = choose_family(key, train, families, settings, seed)
+    family, settings = choice.family, choice.settings
+    fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed, **_weights(taken(key.weight, train)))
     if key.part != WHOLE:
-        return _part_outcomes(fitted, key, train, family, settings, seed, progress)
+        parts = _part_outcomes(fitted, key, train, family, settings, seed, progress)
+        return [choice.told(part) for part in parts]
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
@@ -189,9 +220,10 @@ def _train_key(
     final = _refit(fitted, key, family, settings, seed, progress)
     outcomes = [{"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}]
     if settings.keeps_measured and holdout is not None:
-        median = {"baseline_metrics": {TRAIN_MEDIAN: float(np.median(key.y[train]))}, "part": MEASURED}
+        of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
+        median = {"baseline_metrics": of_train, "part": MEASURED}
         outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **median})
-    return outcomes
+    return [choice.told(outcome) for outcome in outcomes]
 
 
 def _refit(
@@ -199,9 +231,14 @@ def _refit(
 ) -> Fitted:
     if settings.refit and fitted.rows_used < len(key.y):
         progress.stage = "refit"
-        fitted = family.refit(fitted, key.x, key.y, seed=seed)
+        fitted = family.refit(fitted, key.x, key.y, seed=seed, **_weights(key.weight))
     progress.stage = "serialize"
     return fitted
+
+
+def _weights(weight: Floats | None) -> dict[str, Floats]:
+    """Return weights as an argument, where there are any."""
+    return {} if weight is None else {"weight": weight}
 
 
 def _part_outcomes(
@@ -218,8 +255,9 @@ def _part_outcomes(
     What is measured is what has the median of its training rows beside it: where no row of the part is left to
     train on but the holdout's, nothing has.
     """
-    is_leaking = key.is_holdout.all() and settings.holdout_by != "none"
-    median = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: float(np.median(key.y[train]))}}
+    is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
+    of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
+    median = {"baseline_metrics": None if is_leaking else of_train}
     final = _refit(fitted, key, family, settings, seed, progress)
     if final is fitted:
         return [{**median, **stored_columns(final, key.key_id, key.key, settings)}]
@@ -245,15 +283,26 @@ def _check_rows(key: KeyRows, family: Family, settings: FitSettings) -> None:
 def _split(key: KeyRows, settings: FitSettings) -> tuple[Rows, Rows | None, str | None]:
     """Return the rows to train on, the holdout (None without one), and why there is none."""
     everything = slice(0, len(key.y))
-    held = int(key.is_holdout.sum())
     if settings.holdout_by == "none":
         return everything, None, None
-    if reason := why_no_metrics(held, len(key.y)):
-        return everything, None, reason
-    first = int(np.argmax(key.is_holdout))
-    if held == len(key.y) - first:
-        return slice(0, first), slice(first, len(key.y)), None
-    return np.flatnonzero(~key.is_holdout), np.flatnonzero(key.is_holdout), None
+    is_unseen = _unseen(key, settings)
+    held, unseen = int(key.is_holdout.sum()), int(is_unseen.sum())
+    reason = why_no_metrics(held, len(key.y), unseen - held)
+    # A part without held rows is measured with the others, on theirs: it too must not see what is near to them.
+    is_split = reason is None if key.part == WHOLE else unseen < len(key.y)
+    return (_rows(~is_unseen), _rows(key.is_holdout), reason) if is_split else (everything, None, reason)
+
+
+def _unseen(key: KeyRows, settings: FitSettings) -> npt.NDArray[np.bool_]:
+    """Return which rows a measured model must not have seen: the holdout and the gap before it."""
+    return key.is_holdout | settings.is_in_gap(key.time_us)
+
+
+def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
+    """Return the places of the rows with the flag: a slice where they stand together, of which frames are views."""
+    places = np.flatnonzero(flags)
+    first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+    return slice(first, last) if last - first == len(places) else places
 
 
 def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions) -> dict[str, Any]:
@@ -263,9 +312,10 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted
     wrong = int(np.count_nonzero(~np.isfinite(prediction)))
     if wrong:
         raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
-    median = np.full(len(y), np.median(key.y[train]))
-    compared = predicted.take(holdout).compared(y, prediction, np.zeros(1, dtype=np.int64)).of_key(0)
+    median = np.full(len(y), weighted_median(key.y[train], taken(key.weight, train)))
+    weight = taken(key.weight, holdout)
+    compared = predicted.take(holdout).compared(y, prediction, np.zeros(1, dtype=np.int64), weight).of_key(0)
     return {
-        "metrics": regression_metrics(y, prediction),
-        "baseline_metrics": regression_metrics(y, median) | compared,
+        "metrics": regression_metrics(y, prediction, weight),
+        "baseline_metrics": regression_metrics(y, median, weight) | compared,
     }

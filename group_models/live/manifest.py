@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -19,6 +19,7 @@ from group_models.gates import Gates
 from group_models.levels import Levels, level_width
 from group_models.live.gating import Gated, gate
 from group_models.planning.plans import FITTED
+from group_models.planning.windows import LEFT_OUT
 from group_models.spec import Limits, Metric
 from group_models.tables import MANIFEST, WHOLE
 
@@ -34,7 +35,7 @@ STATUSES = (
 )  # fmt: skip
 """All that can come of a key in a run."""
 
-_FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", "data_fingerprint", "unit", "wave",
+_FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", *LEFT_OUT, "data_fingerprint", "unit", "wave",
               "train_from", "train_to", "n_parts")  # fmt: skip
 _FROM_STORE = ("error_type", "error_message", "error_stage", "traceback", "rows_used", "estimator", "params",
                "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "fit_seconds", "cpu_seconds", "attempt",
@@ -57,6 +58,8 @@ class RunIdentity:
         The others' fingerprints are null, so that their keys are trained again.
     parent_fingerprint
         The `spec_fingerprint` of parents, by default that of keys.
+    overrides
+        Per override of the spec the two for the keys for which it holds; None where they are not known.
     gates
         What new models of keys must show before they serve; parents are not asked.
     metric
@@ -69,6 +72,7 @@ class RunIdentity:
     max_age_days: float | None = None
     stored_before: frozenset[int] | None = None
     parent_fingerprint: str | None = None
+    overrides: Sequence[tuple[str, str]] | None = ()
     gates: Gates | None = None
     metric: Metric = "mae"
 
@@ -142,7 +146,7 @@ def compose(
     )
     for name in ("model_set", "run_id"):
         columns[name] = pa.array([getattr(run, name)] * plan.num_rows, pa.string())
-    columns["spec_fingerprint"] = _spec_fingerprints(plan.column("level"), run, levels)
+    columns["spec_fingerprint"] = _spec_fingerprints(plan, run, levels)
     if run.stored_before is not None:
         is_known = pc.is_in(outcome.column("number"), pa.array(sorted(run.stored_before), pa.int64()))
         for name in ("data_fingerprint", "spec_fingerprint"):
@@ -198,10 +202,18 @@ def _serving(
     return {name: pa.array(values, pa.string()) for name, values in columns.items()}
 
 
-def _spec_fingerprints(level: pa.ChunkedArray, run: RunIdentity, levels: Levels | None) -> pa.ChunkedArray:
-    of_parents = pa.scalar(run.parent_fingerprint or run.spec_fingerprint)
+def _spec_fingerprints(plan: pa.Table, run: RunIdentity, levels: Levels | None) -> pa.ChunkedArray:
+    level = plan["level"]
     is_own = pc.equal(level, levels.own) if levels is not None else pc.is_valid(level)
-    return pc.if_else(is_own, pa.scalar(run.spec_fingerprint), of_parents)
+    of_parents = run.parent_fingerprint or run.spec_fingerprint
+    found = pc.if_else(is_own, pa.scalar(run.spec_fingerprint), pa.scalar(of_parents))
+    if "override" not in plan.column_names:
+        return found
+    for place in pc.unique(plan["override"].drop_null()).to_pylist():
+        own, parent = run.overrides[place] if run.overrides is not None else (None, None)
+        its = pc.if_else(is_own, pa.scalar(own, pa.string()), pa.scalar(parent, pa.string()))
+        found = pc.if_else(pc.fill_null(pc.equal(plan["override"], place), False), its, found)  # noqa: FBT003
+    return found
 
 
 def _age_notes(

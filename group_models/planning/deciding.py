@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from group_models.errors import DataError
 from group_models.keys import show_key
@@ -16,6 +17,7 @@ from group_models.planning.incremental import History, cost_factors, kept_models
 from group_models.planning.packing import Floats, Ints, order_units, pack, unit_count
 from group_models.planning.plans import FITTED, Plan
 from group_models.planning.skew import over_limits
+from group_models.planning.windows import LEFT_OUT, left_out_text
 from group_models.spec import Spec
 from group_models.tables import PLAN
 
@@ -28,7 +30,8 @@ Predictor: TypeAlias = Callable[[Ints, int], Floats]
 SIZES = tuple(
     PLAN.arrow_schema.field(name)
     for name in (
-        "key_id", "key", "level", "rows", "usable_rows", "bytes", "data_fingerprint", "train_from", "train_to",
+        "key_id", "key", "level", "rows", "usable_rows", "bytes", *LEFT_OUT, "data_fingerprint", "train_from",
+        "train_to",
     )
 )  # fmt: skip
 """Columns of a table of sizes: one row per key, as measured."""
@@ -202,12 +205,24 @@ def decide(sizes: pa.Table, spec: Spec, why_not: str | None = None) -> Decided:
     has_no_target = (usable == 0) & (rows > 0)
     decision[has_no_target] = "no_target"
     reason[has_no_target] = [f"none of {n} rows has a finite target" for n in rows[has_no_target]]
+    left_out = _left_out(sizes)
+    for place in np.flatnonzero(is_small & (left_out != "")):
+        decision[place] = "too_small"
+        reason[place] = f"{usable[place]} usable rows; min_rows is {limits.min_rows}; left out: {left_out[place]}"
     is_gone = rows == 0
     decision[is_gone], reason[is_gone] = "vanished", "no rows in the data; it had a model before"
     is_oversize = oversize_keys(sizes, spec)
     if is_oversize.any():
         _decide_oversize(sizes, spec, is_oversize, decided, why_not)
     return decided
+
+
+def _left_out(sizes: pa.Table) -> npt.NDArray[np.object_]:
+    """Return per key which rows with a target are left out and why, empty for none."""
+    said: npt.NDArray[np.object_] = np.full(sizes.num_rows, "", dtype=object)
+    if any(pc.any(pc.greater(sizes[name], 0)).as_py() for name in LEFT_OUT):
+        said[:] = [left_out_text(counts) for counts in sizes.select(list(LEFT_OUT)).to_pylist()]
+    return said
 
 
 def oversize_keys(sizes: pa.Table, spec: Spec) -> npt.NDArray[np.bool_]:

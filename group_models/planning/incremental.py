@@ -113,7 +113,7 @@ def kept_models(sizes: pa.Table, decision: Texts, history: History, spec: Spec) 
 
 def _is_versioned(spec: Spec) -> bool:
     """Return whether equal specs mean equal code: an object without a version may have changed unseen."""
-    return spec.estimator.object is None or spec.estimator.version is not None
+    return all(each.object is None or each.version is not None for each in (spec.estimator, *spec.others))
 
 
 def has_spec(run_ids: pd.Series[Any], fingerprints: pd.Series[Any], history: History, spec: Spec) -> Flags:

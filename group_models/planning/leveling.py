@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from group_models.keys import KeyTexts, level_name, texts_id
 from group_models.levels import Levels
 from group_models.planning.deciding import SIZES
-from group_models.planning.plans import Plan
+from group_models.planning.plans import Plan, count_units, moved
+from group_models.planning.windows import LEFT_OUT
 from group_models.spec import ParentSpec, Spec
 
 PlanLevel: TypeAlias = Callable[[pa.Table, Spec], Plan]
@@ -21,7 +22,7 @@ PlanLevel: TypeAlias = Callable[[pa.Table, Spec], Plan]
 _FINGERPRINT = r"^(?P<usable_rows>\d+)-(?P<hash_high>-?\d+)-(?P<hash_low>-?\d+)$"
 """What is in a fingerprint: sums over rows, so that a parent's is the sum of those of its keys."""
 
-_SUMS = ("rows", "usable_rows", "bytes", "hash_high", "hash_low")
+_SUMS = ("rows", "usable_rows", "bytes", *LEFT_OUT, "hash_high", "hash_low")
 _COUNT = "children"
 
 
@@ -60,7 +61,7 @@ def _columns(sizes: pa.Table, levels: Levels) -> pa.Table:
     """Return one row per key: its values as text in `k0, k1, ...`, and what is added up."""
     parts = pc.extract_regex(sizes["data_fingerprint"], _FINGERPRINT).combine_chunks()
     columns = {f"k{i}": pc.map_lookup(sizes["key"], pa.scalar(name), "first") for i, name in enumerate(levels.kinds)}
-    columns |= {name: sizes[name] for name in ("rows", "usable_rows", "bytes", "train_from", "train_to")}
+    columns |= {name: sizes[name] for name in ("rows", "usable_rows", "bytes", *LEFT_OUT, "train_from", "train_to")}
     return pa.table(columns | {name: parts.field(name).cast(pa.int64()) for name in ("hash_high", "hash_low")})
 
 
@@ -109,8 +110,8 @@ def plan_levels(sizes: pa.Table, spec: Spec, levels: Levels, plan_level: PlanLev
     for name in levels.names:
         its_spec = spec if name == levels.own else ParentSpec.of(spec)
         plan = plan_level(sizes.filter(pc.equal(sizes["level"], name)), its_spec)
-        parts.append(_moved(plan.keys, unit, wave))
-        unit, wave = unit + _units(plan), wave + plan.waves + plan.has_salted
+        parts.append(moved(plan.keys, unit, wave))
+        unit, wave = unit + count_units(plan), wave + plan.waves + plan.has_salted
     parts.append(_retired(sizes, levels, spec, plan_level))
     return dataclasses.replace(plan, keys=pa.concat_tables(parts).sort_by("key_id"), own_level=levels.own)
 
@@ -121,17 +122,3 @@ def _retired(sizes: pa.Table, levels: Levels, spec: Spec, plan_level: PlanLevel)
     keys = plan_level(others, spec).keys
     said = [f"the spec has no level {name} any more" for name in keys["level"].to_pylist()]
     return keys.set_column(keys.column_names.index("reason"), keys.schema.field("reason"), pa.array(said, pa.string()))
-
-
-def _moved(keys: pa.Table, unit: int, wave: int) -> pa.Table:
-    """Return rows of a plan with their units and waves after so many others."""
-    for name, first in (("unit", unit), ("wave", wave)):
-        place, field = keys.column_names.index(name), keys.schema.field(name)
-        keys = keys.set_column(place, field, pc.add(keys[name], pa.scalar(first, pa.int32())))
-    return keys
-
-
-def _units(plan: Plan) -> int:
-    """Return how many units a plan has; those of a salted key are its first and as many after it as it has parts."""
-    last = pc.max(pc.add(plan.keys["unit"], plan.keys["n_parts"])).as_py()
-    return 0 if last is None else int(last)

@@ -16,11 +16,15 @@ from group_models.keys import show_key
 from group_models.levels import level_width
 from group_models.planning.packing import makespan, part_rows
 from group_models.planning.skew import Skew
-from group_models.tables import PLAN, WHOLE
+from group_models.planning.windows import LEFT_OUT, NO_BOUNDS, Bounds, left_out_text
+from group_models.tables import PLAN, WHOLE, micros
 from group_models.texts import counts_text, facts_html
 
 FITTED = ("whole", "sampled", "salted", "distributed")
 """Decisions that lead to a fit; every other decision is the key's status."""
+
+_MOMENTS = ("holdout_from", "rows_after", "rows_until")
+"""Columns of the plan table that are the same for all keys of a run."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -37,6 +41,8 @@ class Plan:
         How the holdout is chosen, in words.
     holdout_from
         First moment of the holdout, where it is by time.
+    bounds
+        The moments between which rows are trained on.
     source_stats
         What tells a half-loaded source; empty for a plan that was read back, unless its run has kept it.
     notes
@@ -51,6 +57,7 @@ class Plan:
     slots: int
     holdout: str = ""
     holdout_from: dt.datetime | None = None
+    bounds: Bounds = NO_BOUNDS
     source_stats: Mapping[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     skew: Skew | None = None
@@ -59,14 +66,15 @@ class Plan:
     @classmethod
     def of_rows(cls, rows: pa.Table, *, slots: int, own_level: str | None = None) -> Self:
         """Return the plan that rows of the plan table hold, those of one run."""
-        moments = rows["holdout_from"].drop_null()
-        names = [name for name in PLAN.names if name not in ("model_set", "run_id", "holdout_from")]
-        holdout_from = moments[0].as_py() if len(moments) else None
-        return cls(rows.select(names), slots, holdout_from=holdout_from, own_level=own_level)
+        names = [name for name in PLAN.names if name not in ("model_set", "run_id", *_MOMENTS)]
+        holdout_from, after, until = (_first(rows[name]) for name in _MOMENTS)
+        bounds = Bounds(*(None if at is None else micros(at) for at in (after, until)))
+        return cls(rows.select(names), slots, holdout_from=holdout_from, bounds=bounds, own_level=own_level)
 
     def rows(self, model_set: str, run_id: str) -> pa.Table:
         """Return the plan as rows of the plan table."""
-        shared = {"model_set": model_set, "run_id": run_id, "holdout_from": self.holdout_from}
+        moments = (self.holdout_from, self.bounds.after, self.bounds.until)
+        shared = {"model_set": model_set, "run_id": run_id, **dict(zip(_MOMENTS, moments, strict=True))}
         columns = {name: self.keys[name] for name in self.keys.column_names}
         for name, value in shared.items():
             columns[name] = pa.array([value] * self.keys.num_rows, PLAN.arrow_schema.field(name).type)
@@ -103,7 +111,7 @@ class Plan:
     def parts(self) -> pa.Table:
         """Return one row per part that is fitted, `WHOLE` keys included: what the keys' units do.
 
-        Columns `key_id, part, unit, wave, is_thinned, usable_rows, bytes, predicted_seconds,
+        Columns `key_id, part, unit, wave, is_thinned, (override,) usable_rows, bytes, predicted_seconds,
         predicted_model_bytes`; of a salted key, rows, bytes and seconds are those of the mean part.
         """
         fitted = self.keys.filter(pa.array(self.is_fitted))
@@ -112,6 +120,8 @@ class Plan:
         columns = {name: fitted[name].take(pa.array(owner)) for name in ("key_id", "wave")}
         columns["part"] = pa.array(np.where(n_parts[owner] > 1, place, WHOLE), pa.int32())
         columns["unit"] = pa.array(fitted["unit"].to_numpy()[owner] + place, pa.int32())
+        if "override" in fitted.column_names:
+            columns["override"] = fitted["override"].take(pa.array(owner))
         is_sampled = fitted["sample_share"].is_valid().take(pa.array(owner))
         columns["is_thinned"] = pc.and_(pc.greater_equal(columns["part"], 0), is_sampled)
         for name in ("usable_rows", "bytes", "predicted_seconds", "predicted_model_bytes"):
@@ -192,6 +202,8 @@ class Summary:
     ideal_seconds: float
     skew: Skew | None = None
     parents: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    bounds: str = ""
+    left_out: str = ""
 
     def facts(self) -> dict[str, str]:
         """Return the plan as fact and text."""
@@ -201,7 +213,8 @@ class Summary:
         return {
             "keys": f"{self.keys:,} ({counts_text(self.decisions)})",
             **({"parents": levels_text(self.parents)} if self.parents else {}),
-            "rows": f"{self.rows:,}, {self.usable_rows:,} of them with a target",
+            "rows": f"{self.rows:,}, {self.usable_rows:,} of them {self._usable()}",
+            **({"window": f"rows {self.bounds}"} if self.bounds else {}),
             "units": f"{self.units:,} in {self.waves} wave(s) on {self.slots} slot(s)"
             if self.units
             else "none to train",
@@ -210,6 +223,9 @@ class Summary:
             **(self._unit_facts() if self.units else {}),
             **(self.skew.facts() if self.skew else {}),
         }
+
+    def _usable(self) -> str:
+        return f"usable; left out: {self.left_out}" if self.left_out else "with a target"
 
     def _unit_facts(self) -> dict[str, str]:
         return {
@@ -255,7 +271,14 @@ def summarise(plan: Plan) -> Summary:
         ideal_seconds=float(seconds.sum() / plan.slots),
         skew=plan.skew,
         parents=_parents(plan),
+        bounds=str(plan.bounds),
+        left_out=left_out_text({name: pc.sum(own.keys[name]).as_py() for name in LEFT_OUT}),
     )
+
+
+def _first(moments: pa.ChunkedArray) -> dt.datetime | None:
+    known = moments.drop_null()
+    return known[0].as_py() if len(known) else None
 
 
 def _parents(plan: Plan) -> dict[str, dict[str, int]]:
@@ -264,3 +287,17 @@ def _parents(plan: Plan) -> dict[str, dict[str, int]]:
         return {}
     others = [name for name in pc.unique(plan.keys["level"]).to_pylist() if name != plan.own_level]
     return {level: plan.at(level).decisions() for level in sorted(others, key=level_width, reverse=True)}
+
+
+def moved(keys: pa.Table, unit: int, wave: int) -> pa.Table:
+    """Return rows of a plan with their units and waves after so many others."""
+    for name, first in (("unit", unit), ("wave", wave)):
+        place, field = keys.column_names.index(name), keys.schema.field(name)
+        keys = keys.set_column(place, field, pc.add(keys[name], pa.scalar(first, pa.int32())))
+    return keys
+
+
+def count_units(plan: Plan) -> int:
+    """Return how many units a plan has; those of a salted key are its first and as many after it as it has parts."""
+    last = pc.max(pc.add(plan.keys["unit"], plan.keys["n_parts"])).as_py()
+    return 0 if last is None else int(last)

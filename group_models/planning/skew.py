@@ -213,11 +213,13 @@ def _policies(
         if policy == "fail":
             said[policy] = f"the run is refused before training, naming {_named(over)}"
             continue
-        is_salted = policy == "distribute" and spec.estimator.name != "xgboost"
+        is_xgboost = spec.estimator.name == "xgboost"
+        refused = spec.why_not_distributed if is_xgboost else "only xgboost can be distributed"
+        is_salted = policy == "distribute" and refused is not None
         planned = replan(ids, spec.model_copy(update={"oversize": "salt" if is_salted else policy}))
         jobs = np.concatenate([others, job_seconds(planned)])
         seconds = forecast(jobs, slots=slots, wave_s=spec.compute.wave_s)
-        why = "only xgboost can be distributed: " if is_salted else ""
+        why = f"{refused}: " if is_salted else ""
         said[policy] = f"{why}{_decided(planned)}; about {duration_text(seconds)}"
     return {p: f"{text} (the spec's)" if p == spec.oversize else text for p, text in said.items()}
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from group_models.planning.windows import LEFT_OUT
 from group_models.spec import Limits
 from group_models.tables import micros
 
@@ -41,7 +42,8 @@ def source_stats(
     Parameters
     ----------
     sizes
-        One row per key: `key_id, rows, usable_rows, train_to`; rows are 0 for a key that is gone.
+        One row per key: `key_id, rows, usable_rows, train_to` and the counts of rows that are left out
+        (`windows.LEFT_OUT`); rows are 0 for a key that is gone.
     missing
         Per feature the share of rows in which it is null or not a number.
     target
@@ -49,7 +51,7 @@ def source_stats(
     served
         Key ids that had a model before.
     """
-    rows, usable = (pc.sum(sizes[name]).as_py() or 0 for name in ("rows", "usable_rows"))
+    rows, usable, *left_out = (pc.sum(sizes[name]).as_py() or 0 for name in ("rows", "usable_rows", *LEFT_OUT))
     has_model = pc.is_in(sizes["key_id"], pa.array(sorted(served), pa.string()))
     stats = {
         ROWS: float(rows),
@@ -59,7 +61,8 @@ def source_stats(
     }
     if (newest := pc.max(sizes["train_to"]).as_py()) is not None:
         stats[NEWEST] = micros(newest) / 1e6
-    shares = {target: 1 - usable / rows, **missing} if rows else {}
+    # A row that is left out has a target: with a window it is no more missing than before.
+    shares = {target: 1 - (usable + sum(left_out)) / rows, **missing} if rows else {}
     return stats | {_MISSING + name: share for name, share in shares.items()}
 
 

@@ -102,7 +102,7 @@ class _Combining:
 
     def _judged(self, key_id: str) -> PartsOutcome:
         own = self.parts.filter(pc.equal(self.parts["key_id"], key_id))
-        return judge_parts(own.to_pylist(), self.owed[key_id], self.settings)
+        return judge_parts(own.to_pylist(), self.owed[key_id], self.settings.of(self.owed[key_id].get("override")))
 
     def _frame(self, key_ids: Sequence[str]) -> SparkFrame:
         """Return the rows of these keys: those that are trained with their model."""
@@ -112,8 +112,14 @@ class _Combining:
         failed = [row for row in columns if row["status"] != "trained"]
         keys = {i: key_json(list(key), tuple(key.values())) for i in key_ids for key in [dict(self.owed[i]["key"])]}
         final = [(o.key_id, part) for o in outcomes for part in range(self.owed[o.key_id]["n_parts"])]
-        frame = spark_combine.combine(self._models(final), trained, _template(self.prepared, self.settings), keys)
+        frame = spark_combine.combine(self._models(final), trained, self._templates(key_ids), keys)
         return spark_combine.with_failed(frame, failed) if failed else frame
+
+    def _templates(self, key_ids: Sequence[str]) -> dict[str, MlmodelTemplate]:
+        """Return the template of each key's ensemble; of an override they are of its own."""
+        places = {key_id: self.owed[key_id].get("override") for key_id in key_ids}
+        made = {place: _template(self.prepared.overridden(place), self.settings) for place in set(places.values())}
+        return {key_id: made[place] for key_id, place in places.items()}
 
     def _models(self, wanted: Sequence[tuple[str, int]]) -> SparkFrame:
         """Return the models of these parts: of two commits with the same part, those of the lower number."""
@@ -158,12 +164,13 @@ class _Combining:
 
 
 def _template(prepared: Prepared, settings: FitSettings) -> MlmodelTemplate:
-    family = make_family(prepared.estimator, prepared.features)
+    families = [make_family(each, prepared.features) for each in (prepared.estimator, *prepared.others)]
+    needs = [needed for family in families for needed in requirements(family.flavor)]
     return MlmodelTemplate.build(
         model_set=settings.model_set,
         run_id=settings.run_id,
         features=prepared.features,
         flavor="ensemble",
-        estimator=family.name,
-        extra_requirements=requirements(family.flavor),
+        estimator=families[0].name,
+        extra_requirements=needs,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +13,6 @@ from group_models.adapters import spark_train
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause, is_childless, is_dead_worker
 from group_models.adapters.spark_references import NO_REFERENCES, References
 from group_models.errors import StateError
-from group_models.estimators.registry import make_family
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.pieces import crashed_row, halves
 from group_models.keys import show_key
@@ -181,11 +181,14 @@ class OneWave:
         parts = pa.concat_tables(crashed)
         number = self._next_number(parts)
         place = {"wave": self._wave, "number": number, "attempt": number % NUMBERS_PER_WAVE}
-        estimator = make_family(self._prepared.estimator, self._prepared.features).name
-        rows = [{**crashed_row(part, self._settings, estimator), **place} for part in parts.to_pylist()]
+        rows = [{**self._crashed(part), **place} for part in parts.to_pylist()]
         for row in rows:
             self._tell(f"{self._shown(row['key_id'])} kills its worker; it is a row of status crashed")
         self._prepared.tables.append(STORE, STORE.rows(rows), self._commit_of(number))
+
+    def _crashed(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        settings = self._settings.of(part.get("override"))
+        return crashed_row(part, settings, settings.estimator.label)
 
     def _commit_of(self, number: int) -> Commit:
         return Commit(self._settings.model_set, self._settings.run_id, number)

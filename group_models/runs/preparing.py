@@ -14,6 +14,7 @@ from group_models.adapters import (
     spark_columns,
     spark_distribute,
     spark_missing,
+    spark_overrides,
     spark_probe,
     spark_sizes,
     spark_source,
@@ -21,7 +22,7 @@ from group_models.adapters import (
 from group_models.adapters.spark_errors import failing
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Features, features_of
-from group_models.estimators.registry import check_settings, make_family
+from group_models.estimators.registry import make_family
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.keys import KeyKind, show_key
 from group_models.levels import Levels
@@ -30,12 +31,21 @@ from group_models.live.sets import Live, newest_release, read_key_kinds, read_wi
 from group_models.planning.deciding import SIZES, Costs, plan_keys, thin_parts
 from group_models.planning.incremental import History, library_note
 from group_models.planning.leveling import parent_sizes, plan_levels
+from group_models.planning.overriding import OVERRIDE, overrides_notes, plan_overrides
 from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, Scope
 from group_models.planning.skew import describe_skew
 from group_models.planning.source_checks import leak_stats, source_stats
+from group_models.planning.windows import NO_BOUNDS, Bounds
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.runs.scoping import find_scope
+from group_models.runs.spec_estimators import (
+    costs_of,
+    estimator_mistakes,
+    estimator_settings,
+    other_settings,
+    override_settings,
+)
 from group_models.spec import ParentSpec, Spec
 from group_models.tables import moment, utc_now
 from group_models.texts import counts_text
@@ -60,11 +70,24 @@ class Prepared:
     features: Features
     estimator: EstimatorSettings
     source: source_versions.Pinned
+    bounds: Bounds = NO_BOUNDS
+    override_estimators: tuple[EstimatorSettings, ...] = ()
+    others: tuple[EstimatorSettings, ...] = ()
 
     @property
     def frame(self) -> SparkFrame:
         """The rows of the source, at the version that the run reads."""
         return self.source.frame
+
+    def overridden(self, place: int | None) -> Prepared:
+        """Return what is prepared for the keys of an override; as it is for those of none."""
+        if place is None:
+            return self
+        spec = self.spec.overridden(place)
+        kinds = {name: self.roles.features[name] for name in spec.features}
+        estimator = self.override_estimators[place]
+        others = self.others if spec.others else ()
+        return dataclasses.replace(self, spec=spec, features=features_of(kinds), estimator=estimator, others=others)
 
     @property
     def levels(self) -> Levels:
@@ -77,7 +100,7 @@ class Prepared:
         With the columns of a `level`, the rows are as its parents find them.
         """
         frame = spark_source.in_scope(self.frame, self.scope, list(self.roles.keys)) if scoped else self.frame
-        rows = spark_columns.fit_columns(frame, self.roles)
+        rows = spark_columns.fit_columns(frame, self.roles, self.bounds)
         return rows if level is None else spark_columns.at_level(rows, self.key_types, level)
 
 
@@ -101,27 +124,29 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     source = source_versions.pin(spark, spec.source, frame)
     columns = spark_columns.column_types(source.frame)
     mistakes = check_columns(
-        columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column
-    )
+        columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
+        sample_weight=spec.sample_weight,
+    )  # fmt: skip
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
-    mistakes += check_settings(estimator, features)
-    if spec.limits.max_staleness_hours is not None and spec.time_column is None:
-        mistakes.append("limits.max_staleness_hours: needs a time_column, which tells how old the newest row is")
+    mistakes += estimator_mistakes(spec, kinds) + spec.needs_time()
     if mistakes:
         raise SpecError(mistakes)
-    checked = roles(columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column)
+    checked = roles(
+        columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
+        sample_weight=spec.sample_weight,
+    )  # fmt: skip
     check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
     scope = find_scope(
         ask or Ask(), tables, spec.model_set, checked.keys, lambda w: spark_source.check_predicate(spark, w, key_types)
     )
-    return Prepared(spec, scope, tables, spark, checked, key_types, features, estimator, source)
-
-
-def estimator_settings(spec: Spec) -> EstimatorSettings:
-    """Return the estimator as the spec says it."""
-    return EstimatorSettings(**dict(spec.estimator), metric=spec.metric)
+    for place, override in enumerate(spec.overrides):
+        spark_source.check_predicate(spark, override.where, key_types, named=f"overrides.{place}.where")
+    return Prepared(
+        spec, scope, tables, spark, checked, key_types, features, estimator, source,
+        override_estimators=override_settings(spec), others=other_settings(spec),
+    )  # fmt: skip
 
 
 def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool = False) -> Plan:
@@ -142,16 +167,22 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         now=utc_now(),
         retrain_all=retrain_all,
     )
+    with failing("measuring the source"):
+        prepared = dataclasses.replace(prepared, bounds=_measure_bounds(prepared))
     sizes, stats, left_out = measure(prepared, live)
     with failing("measuring the source"):
+        sizes = _with_overrides(prepared, sizes)
         cutoff = _measure_cutoff(prepared)
-    family = make_family(prepared.estimator, prepared.features)
-    costs = Costs(family.predicted_seconds, family.predicted_model_bytes)
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     why_not: str | None = _NOT_TRIED
 
+    def plan_alike(of_keys: pa.Table, its_spec: Spec, place: int | None) -> Plan:
+        costs = _costs(prepared.overridden(place))
+        why = why_not if place is None else "no key of an override is"
+        return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why)
+
     def plan_level(of_keys: pa.Table, its_spec: Spec) -> Plan:
-        return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why_not)
+        return plan_overrides(of_keys, its_spec, plan_alike)
 
     def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:
         return plan_levels(of_keys, its_spec, prepared.levels, plan_level)
@@ -162,7 +193,9 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     plan = plan_of(sizes, spec)
     # Trying takes seconds: only where a key would be distributed.
     if spec.oversize == "distribute" and plan.has_salted:
-        why_not = spark_distribute.why_not(prepared.spark, prepared.estimator, prepared.features, slots)
+        why_not = spec.why_not_distributed or spark_distribute.why_not(
+            prepared.spark, prepared.estimator, prepared.features, slots
+        )
         plan = plan_of(sizes, spec)
     plan = _thinned(prepared, plan)
     holdout_from = None if cutoff is None else moment(cutoff)
@@ -170,10 +203,28 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
         plan,
         holdout=_holdout_words(spec, holdout_from),
         holdout_from=holdout_from,
+        bounds=prepared.bounds,
         source_stats=stats,
         skew=describe_skew(plan.keys, spec, slots=slots, replan=replan, own_level=plan.own_level),
-        notes=_notes(prepared.scope, plan, history, left_out, prepared.source.why_not),
+        notes=(
+            *_notes(prepared.scope, plan, history, left_out, prepared.source.why_not),
+            *overrides_notes(plan.keys, spec),
+        ),
     )
+
+
+def _costs(prepared: Prepared) -> Costs:
+    families = [make_family(each, prepared.features) for each in (prepared.estimator, *prepared.others)]
+    return costs_of(families, prepared.spec.candidates.folds if prepared.spec.candidates else 0)
+
+
+def _with_overrides(prepared: Prepared, sizes: pa.Table) -> pa.Table:
+    """Return sizes with the column `override`, where the spec has any."""
+    if not prepared.spec.overrides:
+        return sizes
+    wheres = [override.where for override in prepared.spec.overrides]
+    places = spark_overrides.places_of(prepared.spark, wheres, prepared.key_types, sizes)
+    return sizes.append_column(OVERRIDE, places)
 
 
 def measure(prepared: Prepared, live: Live) -> tuple[pa.Table, dict[str, float], dict[str, int]]:
@@ -267,6 +318,15 @@ def _thinned(prepared: Prepared, plan: Plan) -> Plan:
     return plan
 
 
+def _measure_bounds(prepared: Prepared) -> Bounds:
+    """Return the moments between which rows are trained on: from the whole source, whatever the scope."""
+    spec = prepared.spec
+    if spec.window_days is None and spec.label_delay_hours is None:
+        return NO_BOUNDS
+    newest = spark_sizes.measure_newest(prepared.rows(scoped=False))
+    return Bounds.of(newest, window_days=spec.window_days, label_delay_hours=spec.label_delay_hours)
+
+
 def _measure_cutoff(prepared: Prepared) -> int | None:
     if prepared.spec.holdout_by != "time":
         return None
@@ -297,7 +357,8 @@ def _holdout_words(spec: Spec, holdout_from: dt.datetime | None) -> str:
         return f"{spec.holdout.share:.0%} of the rows by hash{why}"
     if holdout_from is None:
         return "none: all rows have one time, or there are none"
-    return f"rows from {holdout_from:%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all"
+    gap = f"; measured models see no row of the {hours:g} hours before" if (hours := spec.holdout.gap_hours) else ""
+    return f"rows from {holdout_from:%Y-%m-%d %H:%M:%S} on, about {spec.holdout.share:.0%} of all{gap}"
 
 
 def _with_vanished(prepared: Prepared, sizes: pa.Table, live: Live) -> pa.Table:

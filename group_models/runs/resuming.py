@@ -178,6 +178,7 @@ def data_changes(prepared: Prepared, run_id: str, plan: Plan) -> list[str]:
     missing = missing_keys(plan.keys, prepared.tables.read(STORE, columns=["key_id", "part"], where=where))
     if not missing:
         return []
+    prepared = dataclasses.replace(prepared, bounds=plan.bounds)
     with failing("measuring the source again"):
         sizes = spark_sizes.measure(prepared.rows(), prepared.roles)
     planned = plan.keys.filter(pc.not_equal(plan.keys["level"], prepared.levels.own))["key_id"].combine_chunks()

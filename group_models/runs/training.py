@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 import uuid
@@ -27,7 +28,7 @@ from group_models.runs.resuming import FINISHED, append_event, check_same, read_
 from group_models.runs.starting import start, started_row, stats_of
 from group_models.runs.wave_jobs import Say
 from group_models.runs.waves import train_waves
-from group_models.spec import check_run_id, is_uri, parent_fingerprint
+from group_models.spec import ParentSpec, check_run_id, is_uri, parent_fingerprint
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
 from group_models.verdicts import Verdict
@@ -206,7 +207,7 @@ def train_run(
     clock = _Clock()
     with clock.phase("probe"):
         spark_probe.check_workers(prepared.spark, _shared_paths(prepared))
-        prepared = dataclasses.replace(prepared, estimator=spark_ship.ship(prepared.spark, prepared.estimator))
+        prepared = _shipped(prepared)
     with clock.phase("plan"):
         prepared, plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
     with clock.phase("train"):
@@ -226,6 +227,15 @@ def train_run(
         keys=summary.keys, waves=summary.waves, source_stats=stats_of(prepared, plan),
     )  # fmt: skip
     return run
+
+
+def _shipped(prepared: Prepared) -> Prepared:
+    """Return what is prepared with estimators that every worker can read."""
+    ship = functools.partial(spark_ship.ship, prepared.spark)
+    of_overrides, others = (tuple(map(ship, each)) for each in (prepared.override_estimators, prepared.others))
+    return dataclasses.replace(
+        prepared, estimator=ship(prepared.estimator), override_estimators=of_overrides, others=others
+    )
 
 
 def _told_again(prepared: Prepared, run_id: str, finished: Mapping[str, Any]) -> Run:
@@ -248,6 +258,15 @@ def _shared_paths(prepared: Prepared) -> list[str]:
     return [path for path in [*source, *prepared.tables.local_paths()] if Path(path).exists()]
 
 
+def _override_fingerprints(prepared: Prepared, started: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    """Return the fingerprints of keys and parents of each override; None where the run began with another spec."""
+    if started["spec"] != prepared.spec.to_json():
+        return None
+    versions = dict(started["versions"] or {})
+    specs = [prepared.spec.overridden(place) for place in range(len(prepared.spec.overrides))]
+    return tuple((spec.fingerprint(versions), ParentSpec.of(spec).fingerprint(versions)) for spec in specs)
+
+
 def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
     """Compose the manifest, write it once, and return what came of each key as it is in the table."""
     tables, model_set = prepared.tables, prepared.spec.model_set
@@ -261,6 +280,7 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
     identity = RunIdentity(
         model_set, run_id, started["spec_fingerprint"], max_age_days, stored_before=events.stored_before(),
         parent_fingerprint=parent_fingerprint(started["spec_fingerprint"], limits.get("max_parent_rows")),
+        overrides=_override_fingerprints(prepared, started),
         gates=prepared.spec.gates, metric=prepared.spec.metric,
     )  # fmt: skip
     ages, levels = live.ages(utc_now()), prepared.levels

@@ -18,7 +18,7 @@ NUMBERS_PER_WAVE = 1000
 Say = Callable[[str], None]
 """Where progress goes, a line each."""
 
-_PLANNED = ("key_id", "key", "unit", "key_index", "n_parts", "sample_share")
+_PLANNED = ("key_id", "key", "unit", "key_index", "n_parts", "sample_share", "override")
 
 
 def free_numbers(prepared: Prepared, run_id: str, wave: int) -> list[int]:

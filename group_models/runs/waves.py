@@ -33,6 +33,7 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
     StateError
         A wave failed as a whole, or left keys without a row; the same run id goes on.
     """
+    prepared = dataclasses.replace(prepared, bounds=plan.bounds)
     settings = fit_settings(prepared, run_id, plan.holdout_from)
     comparing = Comparing.of(prepared, plan, settings, say)
     say(f"run {run_id}: {plan!r}")
@@ -72,7 +73,27 @@ def _train_level(
 
 
 def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
-    """Return what the units of a run must know."""
+    """Return what the units of a run must know, those of overrides too."""
+    places = range(len(prepared.spec.overrides))
+    of_overrides = tuple(_with_others(prepared.overridden(place), run_id, holdout_from) for place in places)
+    return dataclasses.replace(_with_others(prepared, run_id, holdout_from), overrides=of_overrides)
+
+
+def _with_others(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
+    """Return settings with those of the other candidates."""
+    alone = [dataclasses.replace(prepared, estimator=each, others=()) for each in prepared.others]
+    others = tuple(_settings_of(each, run_id, holdout_from) for each in alone)
+    asked = prepared.spec.candidates
+    return dataclasses.replace(
+        _settings_of(prepared, run_id, holdout_from),
+        alternatives=others,
+        folds=asked.folds if asked else 0,
+        min_fold_rows=asked.min_fold_rows if asked else 0,
+        is_in_time=prepared.spec.time_column is not None,
+    )
+
+
+def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
     spec = prepared.spec
     family = make_family(prepared.estimator, prepared.features)
     template = MlmodelTemplate.build(
@@ -85,7 +106,7 @@ def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
     return FitSettings(
         model_set=spec.model_set,
         run_id=run_id,
-        features=dict(prepared.roles.features),
+        features={name: prepared.roles.features[name] for name in prepared.features.names},
         estimator=prepared.estimator,
         template=template,
         refit=spec.refit,
@@ -94,6 +115,7 @@ def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
         holdout_by=spec.holdout_by,
         holdout_share=spec.holdout.share,
         holdout_from_us=None if holdout_from is None else micros(holdout_from),
+        gap_us=round((spec.holdout.gap_hours or 0.0) * 3_600_000_000),
         limits=FitLimits(timeout_s=spec.limits.timeout_s, memory_bytes=spec.compute.memory_per_worker),
         is_isolated=spec.isolation == "always",
         metric=spec.metric,

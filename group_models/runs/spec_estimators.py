@@ -1,0 +1,58 @@
+"""The estimators that a spec names, for all keys, for some or for a choice: settings, mistakes and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from group_models.estimators.base import EstimatorSettings, Family, features_of
+from group_models.estimators.registry import check_settings
+from group_models.frames import ColumnKind
+from group_models.planning.deciding import Costs
+from group_models.spec import Spec
+
+
+def estimator_settings(spec: Spec) -> EstimatorSettings:
+    """Return the estimator as the spec says it."""
+    return EstimatorSettings(**dict(spec.estimator), metric=spec.metric)
+
+
+def override_settings(spec: Spec) -> tuple[EstimatorSettings, ...]:
+    """Return the estimator of the keys of each override."""
+    return tuple(estimator_settings(spec.overridden(place)) for place in range(len(spec.overrides)))
+
+
+def other_settings(spec: Spec) -> tuple[EstimatorSettings, ...]:
+    """Return the estimators that a key may get beside the spec's."""
+    return tuple(EstimatorSettings(**dict(each), metric=spec.metric) for each in spec.others)
+
+
+def estimator_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]:
+    """Return what is wrong with all estimators of a spec, one sentence each."""
+
+    def mistakes_of(settings: EstimatorSettings, names: Sequence[str], where: str) -> list[str]:
+        features = features_of({name: kinds[name] for name in names if name in kinds})
+        said = check_settings(settings, features, is_weighted=spec.sample_weight is not None)
+        return [f"{where}{mistake}" for mistake in said]
+
+    mistakes = mistakes_of(estimator_settings(spec), spec.features, "")
+    for place, settings in enumerate(override_settings(spec)):
+        mistakes += mistakes_of(settings, spec.overridden(place).features, f"overrides.{place}: ")
+    for place, settings in enumerate(other_settings(spec)):
+        mistakes += mistakes_of(settings, spec.features, f"candidates.estimators.{place}: ")
+    return mistakes
+
+
+def costs_of(families: Sequence[Family], folds: int) -> Costs:
+    """Return what a key costs that gets one of these families, tried on so many folds where there are several."""
+    if len(families) == 1:
+        return Costs(families[0].predicted_seconds, families[0].predicted_model_bytes)
+    return Costs(
+        # Each is fitted once per fold, to half of the rows on average, and the dearest may be chosen.
+        lambda rows, columns: (
+            sum(folds * family.predicted_seconds(rows / 2, columns) for family in families)
+            + np.max([family.predicted_seconds(rows, columns) for family in families], axis=0)
+        ),
+        lambda rows, columns: np.max([family.predicted_model_bytes(rows, columns) for family in families], axis=0),
+    )
