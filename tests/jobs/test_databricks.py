@@ -118,8 +118,8 @@ def test_what_a_task_asks_of_its_job_is_a_parameter_of_the_job():
         assert asked == {parameter["name"] for parameter in job.get("parameters", [])}, name
 
 
-def test_a_night_is_scored_also_where_its_training_was_refused():
-    assert task("nightly_retrain", "score").run_if.value == "ALL_DONE"
+def test_a_night_is_scored_and_told_also_where_its_training_was_refused():
+    assert [task("nightly_retrain", key).run_if.value for key in ("score", "report")] == ["ALL_DONE", "ALL_DONE"]
     assert task("nightly_retrain", "train").email_notifications.on_failure == [VALUES["on_call"]]
 
 
