@@ -210,11 +210,23 @@ def test_parents_are_in_the_table_and_not_among_the_keys():
     data = read_page(nights, pages.SET, "night-1")
     parent = {**data.keys.iloc[0].to_dict(), "key_id": "f" * 32, "key": {"carrier": "UA"}, "level": "carrier"}
     data = PageData(**{**vars(data), "keys": pd.concat([data.keys, pd.DataFrame([parent])], ignore_index=True)})
+    keys = data.keys.assign(parent=["carrier=UA", *data.keys["parent"][1:]])
+    keys.loc[0, "serves"] = "parent"
+    data = PageData(**{**vars(data), "keys": keys})
     html = page.render(data).html
     table = embedded(html)
+    assert values(table, "parent")[0] == "carrier=UA"
+    (up,) = page.close_ups(data, [keys["key_id"][0]], read_histories(nights, pages.SET, [keys["key_id"][0]]), {})
+    assert dict(up.facts)["served by"] == "its parent carrier=UA"
     assert (values(table, "key:lane")[-1], values(table, "level")[-1]) == ("\N{MIDDLE DOT}", "carrier")
     assert "of 60 keys" in html
     assert "carrier 1 trained" in told(html, "outcomes")
+
+
+def test_a_parent_is_named_as_people_write_keys():
+    nights = MemoryTables()
+    add_run(nights, "one", 1, {"a": "trained", "b": "trained"}, parents={"a": ("one", "b")})
+    assert read_page(nights, SET, "one").keys["parent"].tolist() == ["k=b", None]
 
 
 def test_a_baseline_that_the_manifest_has_is_compared_with_by_name(night: PageData):

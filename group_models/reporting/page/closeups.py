@@ -111,7 +111,9 @@ def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
 def _serving(row: Mapping[str, Any]) -> str:
     if row["serves"] in ("new", "previous"):
         return f"{row['serves']} model of run {row['model_run_id']}"
-    return "its parent" if row["serves"] == "parent" else "no model"
+    if row["serves"] == "parent":
+        return f"its parent {row['parent']}" if row["parent"] else "its parent"
+    return "no model"
 
 
 def _failure(row: Mapping[str, Any]) -> str:

@@ -129,8 +129,8 @@ def _costs(keys: pd.DataFrame) -> list[Column]:
 
 def _told(keys: pd.DataFrame, data: PageData) -> list[Column]:
     """Return what only an opened key shows."""
-    texts = {"estimator": "estimator", "model_run_id": "model of run", "policy": "policy", "error_type": "error",
-             "error_stage": "stage", "error_message": "message"}  # fmt: skip
+    texts = {"parent": "parent", "estimator": "estimator", "model_run_id": "model of run", "policy": "policy",
+             "error_type": "error", "error_stage": "stage", "error_message": "message"}  # fmt: skip
     columns = [Column(name, label, "text", keys[name].tolist()) for name, label in texts.items()]
     columns.append(Column("params", "parameters", "text", [_params(each) for each in keys["params"]]))
     numbers = {"usable_rows": "usable rows", "rows_used": "rows fitted", "holdout_rows": "holdout rows"}

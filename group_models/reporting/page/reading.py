@@ -43,8 +43,9 @@ class PageData:
     started, finished
         The run's rows in the run table; `finished` is empty where it has not finished.
     keys
-        One row per key and parent, the manifest's columns and `label`, in the order of the keys' values; where an
-        earlier model serves, with what is known of that one. Maps are dicts, {} for none.
+        One row per key and parent, the manifest's columns, `label` and `parent` (the label of `parent_key_id`), in the
+        order of the keys' values; where an earlier model serves, with what is known of that one. Maps are dicts, {}
+        for none.
     kinds
         The key columns and what their values are.
     before
@@ -123,6 +124,8 @@ def keys_frame(rows: Sequence[dict[str, Any]], kinds: Mapping[str, KeyKind]) -> 
     for name in _MAPS:
         frame[name] = pd.Series([v if isinstance(v, dict) else {} for v in frame[name]], frame.index, dtype=object)
     frame["label"] = [show_key(key) for key in frame["key"]]
+    labels = dict(zip(frame["key_id"], frame["label"], strict=True))
+    frame["parent"] = pd.Series([labels.get(key_id) for key_id in frame["parent_key_id"]], frame.index, dtype=object)
     return frame
 
 
