@@ -265,6 +265,17 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{share:.{digits}%}"
 
 
+def signed(share: float) -> str:
+    """Return a change as a percentage with its sign.
+
+    Examples
+    --------
+    >>> signed(0.256), signed(-0.1) == "\N{MINUS SIGN}10.0%"
+    ('+25.6%', True)
+    """
+    return f"{share:+.1%}".replace("-", "\N{MINUS SIGN}")
+
+
 def sensible(value: float, typical: float | None = None) -> str:
     """Return a number with as many decimals as three digits of a typical one have.
 

@@ -17,7 +17,7 @@ from group_models.ports import Tables
 from group_models.reporting.page import columns, fleet, sections
 from group_models.reporting.page.closeups import CloseUp, Figure, Observed, close_up, moment_text
 from group_models.reporting.page.drawing import Artist
-from group_models.reporting.page.fleet import percent, sensible
+from group_models.reporting.page.fleet import percent, sensible, signed
 from group_models.reporting.page.reading import PageData, read_histories, read_page
 from group_models.tables import utc_now
 from group_models.texts import duration_text
@@ -146,7 +146,7 @@ def _template() -> Any:
     def drawn(figure: Figure) -> markupsafe.Markup:
         return markupsafe.Markup(artist.draw(figure.chart, figure.title))  # noqa: S704
 
-    environment.filters |= {"drawn": drawn, "num": sensible, "pct": percent, "dur": duration_text}
+    environment.filters |= {"drawn": drawn, "num": sensible, "pct": percent, "signed": signed, "dur": duration_text}
     environment.filters["raw"] = markupsafe.Markup
     environment.globals |= {"css": _file("page.css"), "js": _file("page.js")}
     return environment.from_string(_file("page.html"))

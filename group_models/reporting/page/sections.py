@@ -14,7 +14,7 @@ from group_models.live.manifest import FAILED, FITTING
 from group_models.reporting.page import charts, fleet
 from group_models.reporting.page.changes import Changes, compare
 from group_models.reporting.page.closeups import Figure, moment_text
-from group_models.reporting.page.fleet import Ratios, percent, sensible
+from group_models.reporting.page.fleet import Ratios, percent, sensible, signed
 from group_models.reporting.page.reading import PageData
 from group_models.reporting.verdict import verdict_of_rows
 from group_models.texts import counts_text, duration_text
@@ -99,7 +99,7 @@ def tiles(data: PageData, pays: Verdict | None) -> list[Tile]:
     if pays is not None:
         best = pays.strongest
         kind = {"pay": "good", "do not pay": "bad"}.get(pays.word, "")
-        note = f"{best.change:+.1%} beside the {best.name}'s {sensible(best.other, best.error)}"
+        note = f"{signed(best.change)} beside the {best.name}'s {sensible(best.other, best.error)}"
         found.append(Tile(f"{pays.metric.upper()} of all rows", sensible(best.error), note, kind))
         found.append(Tile(f"better than the {best.name}", percent(best.keys_better), f"of {best.keys:,} measured keys"))
     seconds = dict(data.finished.get("seconds") or ())
