@@ -32,6 +32,8 @@ _MAX_FEATURES = 40
 
 Predict: TypeAlias = Callable[[pd.DataFrame], Floats]
 
+_OF_PARENT = Observed(why_not="A parent's rows are not shown beside predictions: their keys' own models predict them.")
+
 _KEY_ID = "group_models key_id"
 """Column beside the source's own that says whose row it is."""
 
@@ -114,9 +116,10 @@ def _observed(tables: Tables, data: PageData, key_ids: Sequence[str]) -> dict[st
     if spec.get("task", "regression") != "regression":
         raise DataError("only those of regressions are")
     live = read_run(tables, data.model_set, data.run_id)
-    keys = data.keys.set_index("key_id")["key"]
-    found = {key_id: _rows_of(keys[key_id], _features(live, key_id), data) for key_id in key_ids}
-    return _scored(_predictor(tables, data.model_set, live), data, found)
+    keys = data.own.set_index("key_id")["key"]
+    found = {key_id: _rows_of(keys[key_id], _features(live, key_id), data) for key_id in key_ids if key_id in keys}
+    scored = _scored(_predictor(tables, data.model_set, live), data, found) if found else {}
+    return {key_id: scored.get(key_id, _OF_PARENT) for key_id in key_ids}
 
 
 def _features(live: Live, key_id: str) -> list[str]:

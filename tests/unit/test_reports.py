@@ -72,6 +72,16 @@ def test_a_key_without_a_model_and_one_without_rows_say_so(tmp_path: Path):
     assert seen[A].why_not == ""
 
 
+def test_rows_of_a_parent_are_not_shown_as_if_it_predicted_them(tmp_path: Path):
+    tables = trained(source(tmp_path / "rows.parquet"))
+    data = read_page(tables, SET, "r1")
+    data.keys.loc[data.keys["key_id"] == A, "level"] = "global"
+    seen = reports.observe(tables, data, [A, key_id(("b",))])
+    assert seen[A].why_not.startswith("A parent's rows are not shown")
+    assert seen[key_id(("b",))].why_not == "The source has no usable row of this key now."
+    assert reports.observe(tables, data, [A])[A].rows.empty
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

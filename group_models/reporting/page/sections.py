@@ -93,7 +93,7 @@ def tiles(data: PageData, pays: Verdict | None) -> list[Tile]:
     own = data.own
     counts = {name: count for name, count, _ in fleet.status_counts(own)}
     failed = sum(counts.get(status, 0) for status in FAILED)
-    tried = failed + counts.get("trained", 0)
+    tried = failed + sum(counts.get(status, 0) for status in FITTING)
     found = [Tile("keys trained", f"{counts.get('trained', 0):,}", f"of {len(own):,} keys")]
     found.append(Tile("keys failed", f"{failed:,}", f"of {tried:,} tried", "bad" if failed else "good"))
     if pays is not None:
