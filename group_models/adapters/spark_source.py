@@ -119,18 +119,19 @@ def check_predicate(spark: SparkSession, where: str, key_types: Mapping[str, str
     SpecError
         It says what the scope may use.
     """
+    what = "a scope" if named == "where" else "a rule"
     if not where:
         said = "where is empty; leave it out for all keys, or write a predicate on the key columns"
         raise SpecError([said], where="the call")
     if unstable := _UNSTABLE.search(_QUOTED.sub("''", where)):
-        said = f"{named} {where!r}: {unstable[0]} is not allowed; it must name the same keys whenever it is asked"
+        said = f"{named} {where!r}: {unstable[0]} is not allowed; {what} must name the same keys whenever it is asked"
         raise SpecError([said], where="the call")
     columns = ", ".join(f"`{name.replace('`', '``')}` {spark_type}" for name, spark_type in key_types.items())
     try:
         _ = spark.createDataFrame([], columns).where(where).schema
     except PySparkException as e:
         columns = ", ".join(key_types)
-        rule = f"it is a SQL predicate on the key columns ({columns}); filter rows by other columns in `source`"
+        rule = f"{what} is a SQL predicate on the key columns ({columns}); filter rows by other columns in `source`"
         raise SpecError([f"{named} {where!r}: {first_line(e)}; {rule}"], where="the call") from e
 
 
