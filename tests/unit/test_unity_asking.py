@@ -51,9 +51,7 @@ def session(uri: str, token: str = "", catalog: str = "io.unitycatalog.spark.UCS
 
 
 def test_who_may_not_write_is_told_the_table_and_the_privileges(uri: str):
-    with pytest.raises(
-        StateError, match=r"^writing c\.s\.t failed: .*403.*SELECT and MODIFY on c\.s\.t; `group-models"
-    ):
+    with pytest.raises(StateError, match=r"^writing c\.s\.t failed: .*403.*SELECT and MODIFY on c\.s\.t; `group"):
         check_may_write(session(uri, "reader"), "c.s.t")
 
 
