@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from group_models.adapters import delta_ddl
 from group_models.adapters.delta_errors import explaining, retried
 from group_models.adapters.spark_errors import SPARK_ERRORS
+from group_models.adapters.unity_asking import check_may_write
 from group_models.errors import StateError
 from group_models.ports import SparkSession
 from group_models.tables import Table
@@ -82,7 +83,14 @@ def _make(spark: SparkSession, name: str, table: Table, location: str | None) ->
 
 
 def check_writable(spark: SparkSession, name: str) -> None:
-    """Delete no row: what a catalog says to that, it says before a night is trained. It makes no version."""
+    """Delete no row: what a catalog says to that, it says before a night is trained. It makes no version.
+
+    Raises
+    ------
+    StateError
+        The table cannot be written.
+    """
+    check_may_write(spark, name)
     with explaining(f"writing {name}", needs=f"SELECT and MODIFY on {name}"):
         retried(lambda: spark.sql(f"DELETE FROM {quoted(name)} WHERE false").collect())  # noqa: S608 - our names
 
