@@ -87,7 +87,8 @@ def sizes(keys: int, rows: int, seed: int = 7) -> pa.Table:
         "train_from": at,
         "train_to": at,
     }
-    return pa.table(columns).select([field.name for field in SIZES]).cast(pa.schema(list(SIZES)))
+    nothing_left_out = {field.name: pa.nulls(keys, field.type) for field in SIZES if field.name not in columns}
+    return pa.table(columns | nothing_left_out).select([field.name for field in SIZES]).cast(pa.schema(list(SIZES)))
 
 
 def plan_measured(job: Job) -> Outcome:
