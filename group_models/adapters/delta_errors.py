@@ -20,7 +20,7 @@ _TRIES = 8
 _SAME_COMMIT = "ConcurrentTransactionException"
 _IN_THE_WAY = re.compile(
     r"Concurrent\w+Exception|MetadataChangedException|ProtocolChangedException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED"
-    r"|AlreadyExists|ALREADY_EXISTS|HTTP 409"
+    r"|AlreadyExists|ALREADY_EXISTS|HTTP 409|CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 )
 
 _WAYS_OUT = {

@@ -15,7 +15,7 @@ IN_SHORT = (
     "test_a_number_is_taken_once_and_its_rows_stay[connect_spark]",
     "test_the_numbers_of_removed_rows_stay_taken[spark]",
     "test_of_threads_that_race_for_a_number_exactly_one_wins[spark]",
-    "test_what_is_written_meanwhile_is_no_wave_s_and_a_resumed_run_s_neither[connect_spark]",
+    "test_a_delta_folder_has_versions_and_views_and_parquet_have_none[connect_spark]",
     "test_a_table_of_an_older_version_gets_the_columns_and_one_of_a_newer_keeps_its_own",
 )
 """What is not slow: an append takes about a second, and making the tables many. Each kind of session has its part."""

@@ -99,7 +99,7 @@ def test_of_those_that_make_the_tables_at_once_all_find_them_made(spark: SparkSe
 
 def test_h5_runs_that_write_one_manifest_at_once_lose_nothing(spark: SparkSession, schema: str):
     SparkTables(schema, session=lambda: spark).check()
-    row = {"level": "k", "status": "trained", "serves": "new"}
+    row = {"level": "k", "key": {}, "status": "trained", "serves": "new"}
 
     def write(run_id: str) -> None:
         own = SparkTables(schema, session=lambda: spark)

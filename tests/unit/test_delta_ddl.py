@@ -92,7 +92,8 @@ def test_a_catalog_that_goes_away_while_a_query_is_written_is_said_all_the_same(
 
 
 def test_a_statement_that_another_came_in_the_way_of_is_tried_again():
-    answers = iter(["ConcurrentAppendException: files were added", "(HTTP 409) AlreadyExists"])
+    half_made = "[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION] Cannot create table ('c.s.t')"
+    answers = iter(["ConcurrentAppendException: files were added", "(HTTP 409) AlreadyExists", half_made])
 
     def act() -> str:
         if (answer := next(answers, None)) is not None:
