@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from group_models.artifacts import pooled_row
 from group_models.checking import load_checked
 from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
@@ -270,10 +271,13 @@ def find_model(
 ) -> dict[str, Any]:
     """Return the store row of the model that serves a key (of a parent's, where the key has none of its own).
 
-    Its digest is checked against the manifest's when it is loaded.
+    Its digest is checked against the manifest's when it is loaded. A model that builds on a parent's comes with that
+    in it: it predicts from the raw columns, wherever it is.
 
     Raises
     ------
+    ModelError
+        Of two that are put together one is not what the manifest says.
     StateError
         Neither the key nor a parent has a model; the message says what became of the key.
     """
@@ -284,7 +288,12 @@ def find_model(
     serving = serving_key(live, identity, texts)
     if serving is not None:
         found: Any = live.keys.loc[serving]
-        return stored_model(tables, model_set, str(found["model_run_id"]), serving, sha256=found["sha256"])
+        row = stored_model(tables, model_set, str(found["model_run_id"]), serving, sha256=found["sha256"])
+        if serving not in (bases := live.bases()):
+            return row
+        parent_id, parent_run = bases[serving]
+        parent = stored_model(tables, model_set, parent_run, parent_id, sha256=found["parent_sha256"])
+        return pooled_row(row, parent)
     if identity not in live.keys.index:
         raise StateError(unknown_key(model_set, run_id, key, identity))
     found = live.keys.loc[identity]

@@ -19,7 +19,7 @@ import dataclasses
 import hashlib
 import pathlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from group_models.errors import ModelError, StateError
 from group_models.estimators.base import Fitted, Floats, PickledPredictor, Predictor
 from group_models.estimators.boosters import BoosterPredictor
-from group_models.estimators.ensembles import EnsemblePredictor
+from group_models.estimators.children import ChildPredictor, PooledPredictor
+from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
 from group_models.estimators.linear import LinearForm
 from group_models.evaluation import printable
 from group_models.mlmodel import environment_files
@@ -38,7 +39,8 @@ from group_models.payloads import SUFFIX, pack, unpack
 FORMAT = 2
 """Format of what is written; see the module's text before changing it.
 
-1: `model.pkl`, `model.ubj` and `ensemble.zip` as they are. 2: also `linear.bin`, and any of them compressed.
+1: `model.pkl`, `model.ubj` and `ensemble.zip` as they are. 2: also `linear.bin`, `child.bin` and `pooled.zip`, and any
+of them compressed.
 """
 
 _FORMATS = (1, 2)
@@ -199,7 +201,10 @@ def load_model(
         raise ModelError(f"{what} cannot be read ({reason}); is what it was trained with installed here?") from error
 
 
-DATA_FILES = tuple(p.data_file for p in (LinearForm, PickledPredictor, BoosterPredictor, EnsemblePredictor))
+_ARCHIVES = {kind.data_file: kind for kind in (EnsemblePredictor, ChildPredictor, PooledPredictor)}
+"""Data files that hold others."""
+
+DATA_FILES = (*(p.data_file for p in (LinearForm, PickledPredictor, BoosterPredictor)), *_ARCHIVES)
 """Names of the data files that this version reads, as they are or compressed."""
 
 
@@ -208,11 +213,40 @@ def _parse(data: bytes, data_file: str, threads: int) -> Predictor:
         return _parse(*unpack(data, data_file), threads)
     if data_file == LinearForm.data_file:
         return LinearForm.parse(data)
-    if data_file == EnsemblePredictor.data_file:
-        return EnsemblePredictor.parse(data, lambda part, file: _parse(part, file, threads))
+    if data_file in _ARCHIVES:
+        return _ARCHIVES[data_file].parse(data, lambda part, file: _parse(part, file, threads))
     if data_file == BoosterPredictor.data_file:
         return BoosterPredictor.parse(data, threads=threads)
     return PickledPredictor.parse(data)
+
+
+def pooled_row(child: Mapping[str, Any], parent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the store row of a child with its parent's model in it: what predicts from the raw columns.
+
+    Raises
+    ------
+    ModelError
+        One of the two is not what the manifest says.
+    """
+    for row in (child, parent):
+        check_digest(row)
+    data = pack_parts([(row["data"], row["data_file"]) for row in (parent, child)])
+    return {**child, "data": data, "data_file": PooledPredictor.data_file, "sha256": digest(data)}
+
+
+def check_digest(row: Mapping[str, Any]) -> None:
+    """Refuse a store row whose data are not what the manifest says.
+
+    Raises
+    ------
+    ModelError
+        It names the key and the run.
+    """
+    if (found := digest(row["data"])) != row["sha256"]:
+        raise ModelError(
+            f"the model of key {row['key_id']} of run {row['run_id']} is altered: its SHA-256 is {found}, the manifest "
+            f"has {row['sha256']}; it was not loaded. Train the key again, or roll back."
+        )
 
 
 def model_files(mlmodel: str, data: bytes, data_file: str) -> dict[str, bytes]:

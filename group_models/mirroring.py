@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
 from group_models.comparing import error_together
 from group_models.errors import MovedAliasError, StateError
@@ -178,6 +179,9 @@ class Mirroring:
 
     def _check_size(self, live: Live) -> None:
         sizes = live.keys.loc[live.keys["model_run_id"].notna(), "model_bytes"].fillna(0)
+        if live.bases():
+            of_bases = live.keys.dropna(subset="parent_run_id").drop_duplicates(["parent_run_id", "parent_key_id"])
+            sizes = pd.concat([sizes, of_bases["parent_model_bytes"].fillna(0)])
         if (total := int(sizes.sum())) > self.rules.max_bytes:
             raise StateError(
                 f"{self.model_set} serves {len(sizes):,} models of {total:,} bytes together, and a version may hold "
@@ -229,22 +233,35 @@ def _error(tables: Tables, model_set: str, live: Live, metric: Metric) -> float 
     return error_together(metric, errors, rows_of) if rows_of.sum() else None
 
 
+def _places(live: Live) -> pd.DataFrame:
+    """Return where the models are that serve and those that they build on: `run_id, key_id, number`, each once."""
+    keys = live.keys.rename_axis("key_id").reset_index()
+    own = keys[["model_run_id", "key_id", "number"]].set_axis(_PLACE, axis=1)
+    bases = [keys[["parent_run_id", "parent_key_id", "parent_number"]].set_axis(_PLACE, axis=1)] if live.bases() else []
+    found = pd.concat([own, *bases], ignore_index=True)
+    found = found[found["run_id"].notna() & found["number"].notna()]
+    return found.assign(number=found["number"].astype(np.int64)).drop_duplicates(ignore_index=True)
+
+
+_PLACE = ["run_id", "key_id", "number"]
+
+
 def read_models(tables: Tables, model_set: str, live: Live) -> Iterator[Mapping[str, Any]]:
-    """Yield the store row of each model that serves, a part of them in memory at a time.
+    """Yield the store row of each model that serves or that one builds on, a part of them in memory at a time.
 
     Raises
     ------
     StateError
         The store lacks one.
     """
-    stored = live.keys[live.keys["model_run_id"].notna() & live.keys["number"].notna()]
+    stored = _places(live)
     for start in range(0, len(stored), _READ_KEYS):
         part = stored.iloc[start : start + _READ_KEYS]
-        wanted = Counter(zip(part["model_run_id"], part.index, part["number"].astype(int), strict=True))
+        wanted = Counter(zip(part["run_id"], part["key_id"], part["number"], strict=True))
         where: Where = {
             "model_set": [model_set],
-            "run_id": sorted(set(part["model_run_id"])),
-            "key_id": part.index.tolist(),
+            "run_id": sorted(set(part["run_id"])),
+            "key_id": sorted(set(part["key_id"])),
             "part": [WHOLE],
         }
         for row in tables.read(STORE, columns=MODEL_COLUMNS, where=where).to_pylist():

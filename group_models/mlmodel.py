@@ -28,8 +28,9 @@ _DISTRIBUTIONS = {
     "xgboost": ("xgboost", "scipy", "numpy", "pandas"),
     "group_models": ("group-models", "xgboost", "scipy", "numpy", "pandas"),
     "ensemble": ("group-models", "scipy", "numpy", "pandas"),
+    "pooled": ("group-models", "scipy", "numpy", "pandas"),
 }
-_OWN_DATA: dict[Flavor, str] = {"group_models": "model.ubj", "ensemble": "ensemble.zip"}
+_OWN_DATA: dict[Flavor, str] = {"group_models": "model.ubj", "ensemble": "ensemble.zip", "pooled": "pooled.zip"}
 """Data files of the flavors that our loader reads."""
 
 # The same module under another distribution's name: `import mlflow`, `import xgboost`.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from group_models.errors import SpecError
 from group_models.gates import Gates
@@ -27,11 +27,13 @@ from group_models.spec_fields import (
     Names,
     Override,
     Oversize,
+    Pooling,
     Registration,
     RetrainWhen,
     Scoring,
     Source,
     Track,
+    mode_alone,
     parse_bytes,
 )
 from group_models.versions import minor
@@ -49,6 +51,7 @@ __all__ = [
     "Override",
     "Oversize",
     "ParentSpec",
+    "Pooling",
     "Registration",
     "RetrainWhen",
     "Scoring",
@@ -94,6 +97,7 @@ class Spec(Fields):
     metric: Metric = "mae"
     candidates: Candidates | None = None
     overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
+    pooling: Annotated[Pooling, BeforeValidator(mode_alone)] = Pooling()
     time_column: str | None = None
     sample_weight: str | None = Field(default=None, min_length=1)
     window_days: float | None = Field(default=None, gt=0)
@@ -131,6 +135,33 @@ class Spec(Fields):
         if keys and (mistake := level_mistake(levels, keys)):
             raise ValueError(mistake)
         return tuple(tuple(name for name in keys if name in level) for level in levels)
+
+    @pydantic.model_validator(mode="after")
+    def _has_pooled_level(self) -> Self:
+        parent = set(self.pooling.parent)
+        if self.is_pooled and not any(set(level) == parent for level in self.levels):
+            said = f"[{', '.join(self.pooling.parent)}]"
+            raise ValueError(f"pooling: its parent {said} is no level; write `levels: [..., {said}]` in its place")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _pools_alone(self) -> Self:
+        given = {"candidates": self.candidates, "overrides": self.overrides or None,
+                 "sample_weight": self.sample_weight, "holdout.gap_hours": self.holdout.gap_hours}  # fmt: skip
+        if self.is_pooled and (named := [name for name, value in given.items() if value is not None]):
+            raise ValueError(f"pooling: it does not go with {', '.join(named)}; leave one of them out")
+        return self
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether models of keys build on those of parents."""
+        return self.pooling.mode != "none"
+
+    @property
+    def pooled_levels(self) -> tuple[tuple[str, ...], ...]:
+        """The levels on whose parents keys may build, from specific to general: the one named and those above it."""
+        parent = set(self.pooling.parent)
+        return tuple(level for level in self.levels if set(level) <= parent) if self.is_pooled else ()
 
     @property
     def why_not_distributed(self) -> str | None:
@@ -201,6 +232,11 @@ class Spec(Fields):
             return "gates: they judge by the holdout, and the spec says `holdout: {by: none}`"
         if gates.parent is not None and not self.levels:
             return "gates.parent: no key has a parent; say `levels`, such as [[]] for one model of all rows"
+        if gates.asks_champion and self.is_pooled:
+            return (
+                "gates.champion and gates.fleet compare with the model that serves, and one that builds on a parent's "
+                "(pooling) is not compared: leave them out, gates.parent and gates.max_metric judge such models too"
+            )
         if gates.asks_champion and self.refit and self.time_column is None:
             return (
                 "gates.champion and gates.fleet compare on rows that the model that serves has not seen; with `refit` "
@@ -247,19 +283,21 @@ class Spec(Fields):
             if override.estimator is not None and override.estimator.object is not None:
                 written["estimator"]["object"] = override.estimator.describe()
         # A run that started before there were these goes on.
-        for name in ("levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours"):
+        for name in ("levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours", "gates"):
             if not getattr(self, name):
                 del plain[name]
         if self.holdout.gap_hours is None:
             del plain["holdout"]["gap_hours"]
-        if self.gates is None:
-            del plain["gates"]
+        if not self.is_pooled:
+            del plain["pooling"]
         return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
         decides = {name: plain[name] for name in (*_DECIDE_A_FIT, "candidates", "sample_weight") if name in plain}
+        if self.is_pooled:
+            decides["pooling"] = plain["pooling"]
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]
         libraries = {name: minor(version) for name, version in versions.items()}
         text = json.dumps([decides, libraries], sort_keys=True)

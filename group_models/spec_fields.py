@@ -162,6 +162,45 @@ class Holdout(Fields):
         return self
 
 
+class Pooling(Fields):
+    """What the models of keys take from a parent, and how.
+
+    Attributes
+    ----------
+    mode
+        `none`: nothing. `residual`: a key's model learns what its parent gets wrong. `shrink`: its prediction and the
+        parent's are mixed by a weight from its rows and what both get wrong of the last of them.
+    parent
+        The columns of the level whose parents it builds on; where one has no model, the next more general one.
+    parts
+        Parts at most that a parent is trained in: what a key learns from are predictions of those that did not see
+        the row.
+    estimator
+        The family of what a key's model adds to its parent's; with `shrink` it is the spec's estimator.
+    half_rows
+        Rows at which a key's own part counts half.
+    """
+
+    mode: Literal["none", "residual", "shrink"] = "none"
+    parent: Level = ()
+    parts: int = Field(default=4, ge=2)
+    estimator: Annotated[Estimator, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)] = Estimator(
+        name="ridge", params={"alpha": 10_000.0}
+    )
+    half_rows: float = Field(default=50.0, ge=0)
+
+    @pydantic.model_validator(mode="after")
+    def _named_family(self) -> Self:
+        if self.estimator.name is None:
+            raise ValueError("estimator: needs the name of a family; an object is not taken here")
+        return self
+
+
+def mode_alone(value: Any) -> Any:
+    """Let a mode stand for all of `pooling`."""
+    return {"mode": value} if isinstance(value, str) else value
+
+
 class Limits(Fields):
     """Bounds on keys, units, models and failures."""
 

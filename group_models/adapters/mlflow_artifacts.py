@@ -19,12 +19,24 @@ from mlflow.entities import FileInfo
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 from group_models.adapters.places import tables_of
-from group_models.artifacts import digest, model_files
+from group_models.artifacts import digest, model_files, pooled_row
 from group_models.errors import ModelError, StateError
 from group_models.ports import Tables
 from group_models.tables import MANIFEST, STORE
 
-_COLUMNS = ("part", "number", "status", "reason", "mlmodel", "data", "data_file", "sha256")
+_COLUMNS = (
+    "run_id",
+    "key_id",
+    "part",
+    "number",
+    "status",
+    "reason",
+    "params",
+    "mlmodel",
+    "data",
+    "data_file",
+    "sha256",
+)
 _FORM = "groupmodels:/<model_set>/<run_id>/<key_id>"
 
 
@@ -68,6 +80,16 @@ def read_files(tables: Tables, address: ModelAddress) -> dict[str, bytes]:
     ModelError
         The data are not those that were stored.
     """
+    row = _checked_row(tables, address)
+    params = dict(row["params"] or ())
+    if "parent_run_id" in params:
+        above = ModelAddress(address.model_set, params["parent_run_id"], params["parent_key_id"])
+        row = pooled_row(row, _checked_row(tables, above))
+    return model_files(row["mlmodel"], row["data"], row["data_file"])
+
+
+def _checked_row(tables: Tables, address: ModelAddress) -> dict[str, Any]:
+    """Return the store row of a model, whose data are those that were stored."""
     row = _read_row(tables, address)
     if row["data"] is None:
         reason = f": {row['reason']}" if row["reason"] else ""
@@ -75,7 +97,7 @@ def read_files(tables: Tables, address: ModelAddress) -> dict[str, bytes]:
     expected = _manifest_digest(tables, address) or row["sha256"]
     if (found := digest(row["data"])) != expected:
         raise ModelError(f"{address} is altered: its SHA-256 is {found}, the manifest has {expected}")
-    return model_files(row["mlmodel"], row["data"], row["data_file"])
+    return {**row, "sha256": expected}
 
 
 def _read_row(tables: Tables, address: ModelAddress) -> dict[str, Any]:

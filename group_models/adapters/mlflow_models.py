@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from group_models.artifacts import digest, write_model
-from group_models.errors import ModelError, PlatformError
+from group_models.artifacts import check_digest, write_model
+from group_models.errors import PlatformError
 from group_models.frames import ColumnKind, feature_frame
 
 
@@ -22,11 +22,7 @@ def export_model(row: Mapping[str, Any], directory: Path) -> None:
     ModelError
         The data is not what the manifest says; nothing is written.
     """
-    if (found := digest(row["data"])) != row["sha256"]:
-        raise ModelError(
-            f"the model of key {row['key_id']} of run {row['run_id']} is altered: its SHA-256 is {found}, the manifest "
-            f"has {row['sha256']}; it was not loaded. Train the key again, or roll back."
-        )
+    check_digest(row)
     write_model(directory, row["mlmodel"], row["data"], row["data_file"])
 
 

@@ -21,17 +21,8 @@ from group_models.adapters.spark_train import placed_units
 from group_models.frames import key_kind
 from group_models.planning.packing import pack
 from group_models.serving.resolving import OUTPUTS, PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan
-from group_models.serving.routing import (
-    MODEL_LINES,
-    NO_MODEL,
-    SCORE_STATUSES,
-    SCORED,
-    Codes,
-    Floats,
-    Inputs,
-    data_rows,
-    predict_stream,
-)
+from group_models.serving.routing import MODEL_LINES, Inputs, data_rows, predict_stream
+from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, Codes, Floats
 from group_models.tables import WHOLE
 
 MODEL_IX, MODEL, KEY_IX, UNITS = "model_ix", "model", "key_ix", "units"
@@ -226,6 +217,9 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
     model_ix = np.repeat(plan.keys[MODEL_IX].to_numpy(), np.diff(units.offsets))
     pairs = np.unique(np.stack([model_ix, units.values], axis=1), axis=0)
     pairs = pairs[pairs[:, 0] != NO_MODEL]
+    # A model that others build on is wherever they are.
+    bases = np.stack([plan.models["parent_ix"].to_numpy()[pairs[:, 0]], pairs[:, 1]], axis=1)
+    pairs = np.unique(np.concatenate([pairs, bases[bases[:, 0] != NO_MODEL]]), axis=0)
     wanted = plan.models.take(pa.array(np.searchsorted(plan.models[MODEL_IX].to_numpy(), pairs[:, 0])))
     wanted = wanted.drop_columns("model_bytes").append_column(sc.UNIT, pa.array(pairs[:, 1], pa.int32()))
     wanted_frame = F.broadcast(upload(store.sparkSession, wanted))

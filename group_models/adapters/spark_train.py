@@ -14,16 +14,20 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
+from group_models.adapters.spark_pool import PARENT_PARTS, Pool, model_rows, part_of_parent, with_parents
 from group_models.adapters.spark_references import (
     LINKS,
     MODEL,
     NO_REFERENCES,
     References,
     links_column,
-    model_rows,
     with_links,
 )
+from group_models.adapters.spark_references import (
+    model_rows as reference_rows,
+)
 from group_models.fitting.outcomes import RESULT, FitSettings
+from group_models.fitting.pooled import PARENT_IX, PARENT_MODEL, fit_pooled_unit
 from group_models.fitting.units import fit_unit
 from group_models.frames import Roles
 from group_models.planning.packing import place
@@ -40,7 +44,7 @@ class Wave:
     """One wave: its number in the plan, the commit number, and its units, largest first.
 
     `has_copies`: some of its salted keys are thinned, for they have many identical rows. `references`: what its keys
-    are compared with.
+    are compared with. `pool`: the parents that its keys build on, where the settings say `pooling`.
     """
 
     number: int
@@ -50,6 +54,7 @@ class Wave:
     model_bytes: float
     has_copies: bool = False
     references: References = NO_REFERENCES
+    pool: Pool | None = None
 
 
 def train_wave(
@@ -90,7 +95,9 @@ def train_wave(
     data_rows = _data_rows(rows, assigned, wave, roles, settings)
     unit_rows = data_rows.unionByName(_key_rows(assigned, wave.references), allowMissingColumns=True)
     if not wave.references.is_empty:
-        unit_rows = unit_rows.unionByName(model_rows(assigned, wave.references), allowMissingColumns=True)
+        unit_rows = unit_rows.unionByName(reference_rows(assigned, wave.references), allowMissingColumns=True)
+    if wave.pool is not None and (models := model_rows(assigned, wave.pool)) is not None:
+        unit_rows = unit_rows.unionByName(models, allowMissingColumns=True)
 
     def fit(frame: pd.DataFrame) -> pd.DataFrame:
         # One parameter and no default: Spark would take a second one for (key, frame).
@@ -135,8 +142,20 @@ def _assigned(plan: DataFrame, done: DataFrame, wave: Wave, key_types: Mapping[s
     each = F.when(F.col(N_PARTS) > 1, F.sequence(F.lit(0), F.col(N_PARTS) - 1)).otherwise(F.array(F.lit(WHOLE)))
     parts = plan.withColumn(PART, F.explode(each)).join(done, [KEY_ID, PART], "left_anti")
     placing = parts.withColumn(PLAN_UNIT, F.col(sc.UNIT) + F.greatest(PART, F.lit(0))).drop(sc.UNIT)
-    return placing.join(F.broadcast(placed), PLAN_UNIT).select(
-        *sc.typed_keys(key_types), sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, KEY, PART, N_PARTS, OVERRIDE, "sample_share"
+    assigned = placing.join(F.broadcast(placed), PLAN_UNIT)
+    of_parents = [] if wave.pool is None else [PARENT_IX, PARENT_PARTS]
+    return (assigned if wave.pool is None else with_parents(assigned, wave.pool)).select(
+        *sc.typed_keys(key_types),
+        sc.UNIT,
+        PLAN_UNIT,
+        sc.INDEX,
+        KEY_ID,
+        KEY,
+        PART,
+        N_PARTS,
+        OVERRIDE,
+        "sample_share",
+        *of_parents,
     )
 
 
@@ -154,7 +173,10 @@ def placed_units(spark: SparkSession, count: int) -> np.ndarray[tuple[int], np.d
 
 def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, settings: FitSettings) -> DataFrame:
     """Return the usable rows of the wave's keys with unit, key index, holdout flag and the fit's columns."""
-    narrow = assigned.select(*sc.key_names(len(roles.keys)), sc.UNIT, sc.INDEX, PART, N_PARTS, "sample_share")
+    of_parents = [] if settings.pooling is None else [PARENT_PARTS]
+    narrow = assigned.select(
+        *sc.key_names(len(roles.keys)), sc.UNIT, sc.INDEX, PART, N_PARTS, "sample_share", *of_parents
+    )
     usable = rows.where(sc.is_usable())
     is_of_part = (F.col(PART) == WHOLE) | (F.col(PART) == sc.part_of("salt", settings.seed, F.col(N_PARTS)))
     joined = usable.join(F.broadcast(narrow), sc.same_key(usable, narrow, len(roles.keys)) & is_of_part)
@@ -169,6 +191,7 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
         *sc.weight_columns(rows),
         *_folds(settings),
         *sc.feature_names(len(roles.features)),
+        *([] if settings.pooling is None else [part_of_parent(settings.seed)]),
     ]
     is_thinned = share.isNotNull() & (F.col(PART) != WHOLE)
     kept = joined.where(~is_thinned & (share.isNull() | sc.is_chosen("sample", settings.seed, share))).select(*columns)
@@ -226,6 +249,7 @@ def _key_rows(assigned: DataFrame, references: References) -> DataFrame:
     """Return one row per key that tells its unit which key has which index; the data rows carry only the index."""
     key = F.to_json(KEY).alias(KEY)
     names: list[Column | str] = [sc.UNIT, PLAN_UNIT, sc.INDEX, KEY_ID, key, PART, N_PARTS, OVERRIDE]
+    names += [PARENT_IX] if PARENT_IX in assigned.columns else []
     if references.is_empty:
         return assigned.select(*names)
     return with_links(assigned, references).select(*names, links_column().alias(MODEL))
@@ -242,10 +266,17 @@ def _fit(frame: pd.DataFrame, settings: FitSettings) -> pd.DataFrame:
     """Split what a unit got into its keys and its rows, and fit it."""
     is_key = frame[KEY_ID].notna().to_numpy()
     named = [sc.INDEX, KEY_ID, KEY, PLAN_UNIT, PART, N_PARTS, OVERRIDE]
-    if MODEL not in frame:
-        references = frame.loc[is_key, named].rename(columns={PLAN_UNIT: sc.UNIT})
-        return fit_unit(frame.loc[~is_key], references, settings)
-    references = frame.loc[is_key, [*named, MODEL]].rename(columns={PLAN_UNIT: sc.UNIT, MODEL: LINKS})
-    is_model = frame[MODEL].notna().to_numpy() & ~is_key
-    models = frame.loc[is_model, MODEL].tolist()
-    return fit_unit(frame.loc[~is_key & ~is_model], references, settings, models)
+    if settings.pooling is not None:
+        named.append(PARENT_IX)
+    has_models, has_parents = MODEL in frame, PARENT_MODEL in frame
+    if has_models:
+        named.append(MODEL)
+    references = frame.loc[is_key, named].rename(columns={PLAN_UNIT: sc.UNIT, MODEL: LINKS})
+    is_model = frame[MODEL].notna().to_numpy() & ~is_key if has_models else np.zeros_like(is_key)
+    is_parent = frame[PARENT_MODEL].notna().to_numpy() if has_parents else np.zeros_like(is_key)
+    rows = frame.loc[~(is_key | is_model | is_parent)]
+    models = frame.loc[is_model, MODEL].tolist() if has_models else []
+    if settings.pooling is None:
+        return fit_unit(rows, references, settings, models)
+    parents = frame.loc[is_parent, [PARENT_IX, PARENT_MODEL]] if has_parents else frame.iloc[:0]
+    return fit_pooled_unit(rows, references, parents, settings, models)

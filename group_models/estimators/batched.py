@@ -62,6 +62,9 @@ class BatchedFamily(Family, Protocol):
     def fit_groups(self, table: Table, y: Floats, offsets: Ints, *, weight: Floats | None = None) -> FittedGroups:
         """Fit every key, by the weights of its rows if there are; these stand together, and none is without rows."""
 
+    def refit_groups(self, table: Table, y: Floats, offsets: Ints, *, weight: Floats | None = None) -> FittedGroups:
+        """Fit every key again, for a model that is stored and not measured."""
+
 
 def medians(columns: Floats, offsets: Ints) -> Floats:
     """Return the median of each key's values that are not NaN, shape (columns, keys); NaN where it has none.

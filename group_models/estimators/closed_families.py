@@ -80,6 +80,10 @@ class ClosedFamily(SklearnFamily):
             forms, holds = self._solve(table, y, offsets, weight)
         return FittedForms(self, forms, holds, rows, table.values)
 
+    def refit_groups(self, table: Table, y: Floats, offsets: Ints, *, weight: Floats | None = None) -> FittedForms:
+        """Fit every key again, on these rows."""
+        return self.fit_groups(table, y, offsets, weight=weight)
+
     def _solve(self, table: Table, y: Floats, offsets: Ints, weight: Floats | None) -> tuple[LinearForms, Flags]:
         if self.name in ("median", "mean"):
             values = self._values(y, offsets, weight)

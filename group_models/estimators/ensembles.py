@@ -57,14 +57,25 @@ class EnsemblePredictor:
         ValueError
             The bytes are no archive of parts.
         """
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                stored = [(archive.read(name), name.rpartition("/")[2]) for name in sorted(archive.namelist())]
-        except zipfile.BadZipFile as e:
-            raise ValueError(f"no archive of parts: {e}") from e
-        if not stored:
-            raise ValueError("an archive without parts")
-        return cls(tuple(read(part, data_file) for part, data_file in stored))
+        return cls(unpack_parts(data, read))
+
+
+def unpack_parts(data: bytes, read: Read) -> tuple[Predictor, ...]:
+    """Return the models of an archive that `pack_parts` wrote, in its order.
+
+    Raises
+    ------
+    ValueError
+        The bytes are no archive of parts.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            stored = [(archive.read(name), name.rpartition("/")[2]) for name in sorted(archive.namelist())]
+    except zipfile.BadZipFile as e:
+        raise ValueError(f"no archive of parts: {e}") from e
+    if not stored:
+        raise ValueError("an archive without parts")
+    return tuple(read(part, data_file) for part, data_file in stored)
 
 
 def pack_parts(parts: Sequence[tuple[bytes, str]]) -> bytes:

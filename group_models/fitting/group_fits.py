@@ -64,10 +64,11 @@ class _Rows:
         held, gap = self.is_holdout[rows], self.is_gap[rows]
         return _Rows(self.table.take(rows), self.y[rows], held, gap, offsets, weight, references)
 
-    def fitted_by(self, family: BatchedFamily) -> FittedGroups:
-        """Return the models of the keys."""
+    def fitted_by(self, family: BatchedFamily, *, is_refit: bool = False) -> FittedGroups:
+        """Return the models of the keys, such as are measured or, of a refit, such as are stored."""
         weights = {} if self.weight is None else {"weight": self.weight}
-        return family.fit_groups(self.table, self.y, self.offsets, **weights)
+        fit = family.refit_groups if is_refit else family.fit_groups
+        return fit(self.table, self.y, self.offsets, **weights)
 
     def medians(self) -> Floats:
         """Return the median target of each key."""
@@ -205,7 +206,7 @@ class _Done:
         holds[is_split] &= measured.is_finite
         again = None
         if settings.refit and is_split.any():
-            again = rows.of_keys(is_split).fitted_by(family)
+            again = rows.of_keys(is_split).fitted_by(family, is_refit=True)
             holds[is_split] &= again.holds
         return cls(rows, held, gap, holds, first, measured, again)
 

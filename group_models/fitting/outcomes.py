@@ -30,6 +30,26 @@ MEASURED = WHOLE + 1
 
 
 @dataclasses.dataclass(frozen=True)
+class PoolSettings:
+    """How models of keys build on those of parents.
+
+    Attributes
+    ----------
+    estimator
+        What is fitted: to what the parent gets wrong where `is_residual`, else to be mixed with the parent.
+    half_rows
+        Rows at which that counts half.
+    template
+        The `MLmodel` text of such models.
+    """
+
+    estimator: EstimatorSettings
+    half_rows: float
+    template: MlmodelTemplate
+    is_residual: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
 class FitSettings:
     """All that a unit must know beside its rows and keys; small, and the same for all units of a run.
 
@@ -58,6 +78,8 @@ class FitSettings:
         compared with.
     metric
         What decides which of two models is better.
+    pooling
+        Of a run whose keys build on parents; None of others, and of parents.
     """
 
     model_set: str
@@ -81,6 +103,7 @@ class FitSettings:
     folds: int = 0
     min_fold_rows: int = 0
     is_in_time: bool = True
+    pooling: PoolSettings | None = None
 
     def of(self, place: float | None) -> FitSettings:
         """Return the settings for the keys of an override; as they are for those of none."""

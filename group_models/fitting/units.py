@@ -98,7 +98,7 @@ def _fit_alike(
         warnings.simplefilter("ignore")
         # What a key is compared with may read features that its own estimator does not.
         unit = UnitRows.of(frame, references, given)
-        predicted = _predict_references(unit, references, models, settings, guard)
+        predicted = predict_references(unit, references, models, settings, guard)
         fitted = fit_rows(unit.only(settings.features), families, settings, guard, predicted)
         return result_frame([outcome for of_key in fitted for outcome in of_key])
 
@@ -116,7 +116,7 @@ def fit_rows(
     return [together.get(place) or outcomes_of(place) for place in range(len(unit.names))]
 
 
-def _predict_references(
+def predict_references(
     unit: UnitRows, references: pd.DataFrame, models: Sequence[bytes], settings: FitSettings, guard: Guard
 ) -> UnitPredictions:
     """Return what the models that came along predict; nothing where that breaks a limit or kills its process."""

@@ -136,7 +136,8 @@ def plan_clean(tables: Tables, model_set: str, *, keep: int, log: Sequence[Relea
     retention = plan_retention(history, read, keep=keep, now=utc_now())
     losses = _losses(tables, model_set, history, retention)
     kept = {run_id: retention.store[run_id] for run_id in losses}
-    return Cleaning(model_set, keep, retention, losses, _parts(tables, model_set, history.finished, kept))
+    parted = history.finished - retention.bases
+    return Cleaning(model_set, keep, retention, losses, _parts(tables, model_set, parted, kept))
 
 
 def clean(tables: Tables, model_set: str, *, keep: int) -> Cleaning:
@@ -155,10 +156,13 @@ def clean(tables: Tables, model_set: str, *, keep: int) -> Cleaning:
     done = planned[-1]
     nothing: dict[str, frozenset[str]] = dict.fromkeys(done.losses, frozenset())
     tables.keep_only(PLAN, nothing, model_set=model_set)
-    # Nothing reads a part once its ensemble is there and the run has finished.
+    # Nothing reads a part once its ensemble is there and the run has finished, unless keys build on it.
     models = _keys_of_runs(tables, model_set, list(done.parts))
     models |= {run_id: done.retention.store[run_id] for run_id in done.losses}
-    tables.keep_only(STORE, models, model_set=model_set, where=_ENSEMBLES)
+    built_on = {run_id: keys for run_id, keys in models.items() if run_id in done.retention.bases}
+    others = {run_id: keys for run_id, keys in models.items() if run_id not in built_on}
+    tables.keep_only(STORE, built_on, model_set=model_set)
+    tables.keep_only(STORE, others, model_set=model_set, where=_ENSEMBLES)
     # The manifest last: by its rows the next clean finds what a killed one has left.
     tables.keep_only(MANIFEST, {run_id: done.retention.manifest[run_id] for run_id in done.losses}, model_set=model_set)
     return dataclasses.replace(done, is_done=True, leftovers=tables.sweep(model_set=model_set, idle=IDLE))

@@ -102,6 +102,7 @@ def compose(
     *,
     ages: Mapping[str, float] = MappingProxyType({}),
     levels: Levels | None = None,
+    bases: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> pa.Table:
     """Return the manifest rows of a run, one per row of the plan.
 
@@ -117,6 +118,8 @@ def compose(
         Key id to the age in days of that model.
     levels
         Whose parents serve keys without a model of their own; none by default.
+    bases
+        Key id to the key and the run of the parent that the model which served the key builds on, where it does.
 
     Raises
     ------
@@ -138,6 +141,7 @@ def compose(
     gated = _gated(plan, outcome, status, live, run, levels)
     status[gated.is_rejected] = "rejected"
     columns |= _serving(plan, status, live, run.run_id, levels, gated.is_handed)
+    columns |= _building_on(plan.column("key_id"), outcome.column("params"), columns, bases)
     columns["status"] = pa.array(status, pa.string())
     columns["policy"] = pa.array(none_where(decision, ~is_fitted), pa.string())
     notes = _age_notes(plan.column("key_id"), status, columns["serves"], ages, run.max_age_days)
@@ -200,6 +204,24 @@ def _serving(
         serves[~pd.isna(parent_run)] = "parent"
     columns = {"serves": serves, "model_run_id": model_run, "parent_key_id": parent_key, "parent_run_id": parent_run}
     return {name: pa.array(values, pa.string()) for name, values in columns.items()}
+
+
+def _building_on(
+    key_ids: pa.ChunkedArray,
+    params: pa.ChunkedArray,
+    serving: Mapping[str, pa.Array],
+    bases: Mapping[str, tuple[str, str]],
+) -> dict[str, pa.Array]:
+    """Return `parent_key_id` and `parent_run_id`: of a key that a parent serves that one, of a child its own."""
+    serves = serving["serves"].to_numpy(zero_copy_only=False)
+    names = ("parent_key_id", "parent_run_id")
+    found = {name: serving[name].to_numpy(zero_copy_only=False).copy() for name in names}
+    for name in names:
+        trained_on = pc.map_lookup(params, pa.scalar(name), "first").to_numpy(zero_copy_only=False)
+        found[name] = np.where(serves == "new", trained_on, found[name])
+    for place in np.flatnonzero(serves == "previous").tolist() if bases else ():
+        found["parent_key_id"][place], found["parent_run_id"][place] = bases.get(key_ids[place].as_py(), (None, None))
+    return {name: pa.array(values, pa.string(), from_pandas=True) for name, values in found.items()}
 
 
 def _spec_fingerprints(plan: pa.Table, run: RunIdentity, levels: Levels | None) -> pa.ChunkedArray:

@@ -70,6 +70,8 @@ class Retention:
         Of the other runs that keep something, for what: how many keys by reason.
     oldest
         Per alias the oldest release that one can go back to from now on, where that is another than before.
+    bases
+        Runs with parents on which models that stay build: their keys go on learning from the parts of these.
     """
 
     whole: Mapping[str, str]
@@ -77,6 +79,7 @@ class Retention:
     store: Mapping[str, frozenset[str]]
     why: Mapping[str, Mapping[str, int]]
     oldest: Mapping[str, str]
+    bases: frozenset[str] = frozenset()
 
 
 def plan_retention(history: History, read: ReadRows, *, keep: int, now: dt.datetime) -> Retention:
@@ -93,11 +96,11 @@ def plan_retention(history: History, read: ReadRows, *, keep: int, now: dt.datet
     plans = {state: runs_to_fold(history.log, history.runs, state) for state in states}
     whole = _whole_runs(history, keep, plans.values(), unfinished)
     oldest = new_oldest(history.log, kept)
-    pairs = _pairs(history, read, whole, plans, _pinned(history.log, oldest))
+    pairs, bases = _pairs(history, read, whole, plans, _pinned(history.log, oldest))
     pairs = pairs[~pairs["run_id"].isin(list(whole))]
     others = [run_id for run_id in history.runs if run_id not in whole]
     manifest, store = _by_run(pairs, others), _by_run(pairs[pairs["is_model"]], others)
-    return Retention(whole, manifest, store, _reasons(pairs), oldest)
+    return Retention(whole, manifest, store, _reasons(pairs), oldest, bases)
 
 
 def _unfinished(history: History, now: dt.datetime) -> list[str]:
@@ -164,8 +167,11 @@ def _pairs(
     whole: Mapping[str, str],
     plans: Mapping[frozenset[str], FoldPlan],
     pinned: set[tuple[str, str]],
-) -> pd.DataFrame:
-    """Return what stays as `run_id, key_id, is_model, why`; what is no model stays in the manifest alone."""
+) -> tuple[pd.DataFrame, frozenset[str]]:
+    """Return what stays as `run_id, key_id, is_model, why`, and the runs of parents that models of it build on.
+
+    What is no model stays in the manifest alone.
+    """
     folded = {run_id for plan in plans.values() for run_id in plan.run_ids}
     rows = read(sorted({*whole, *folded, *(run_id for _, run_id in pinned)}))
     handed_over = read(sorted(history.runs), "rejected")
@@ -175,7 +181,8 @@ def _pairs(
         live = live_set(rows[rows["run_id"].isin(plan.run_ids)], plan, {})
         found += [_of_live(live), _handed_over(handed_over, state, live, history.runs)]
     found.append(_of_whole(rows, whole))
-    return _distinct(_with_parents(pd.concat(found, ignore_index=True), read, whole))
+    pairs, bases = _with_parents(pd.concat(found, ignore_index=True), read, whole)
+    return _distinct(pairs), bases
 
 
 def _frame(run_ids: Iterable[str], key_ids: Iterable[str], why: str, *, is_model: bool) -> pd.DataFrame:
@@ -212,8 +219,9 @@ def _of_whole(rows: pd.DataFrame, whole: Mapping[str, str]) -> pd.DataFrame:
     return _frame(own_models(own), own["key_id"], "named by runs that stay", is_model=True)
 
 
-def _with_parents(pairs: pd.DataFrame, read: ReadRows, whole: Mapping[str, str]) -> pd.DataFrame:
-    """Add the parents on which models build, and theirs."""
+def _with_parents(pairs: pd.DataFrame, read: ReadRows, whole: Mapping[str, str]) -> tuple[pd.DataFrame, frozenset[str]]:
+    """Add the parents on which models build, or that serve, and theirs; return also the runs that are built on."""
+    bases: set[str] = set()
     known = set(_places(pairs[pairs["is_model"]]))
     children = known
     runs = {*whole, *(run_id for run_id, _ in known)}
@@ -221,13 +229,14 @@ def _with_parents(pairs: pd.DataFrame, read: ReadRows, whole: Mapping[str, str])
         rows = read(sorted(runs))
         rows = rows[rows["parent_run_id"].notna()]
         is_child = _is_among(rows, children) | rows["run_id"].isin(list(whole)).to_numpy()
+        bases |= set(rows.loc[is_child & (rows["serves"] != "parent"), "parent_run_id"])
         named = rows.loc[is_child, ["parent_run_id", "parent_key_id"]].drop_duplicates()
         parents = _frame(named["parent_run_id"], named["parent_key_id"], "parents", is_model=True)
         children = set(_places(parents)) - known
         runs = {run_id for run_id, _ in children}
         known |= children
         pairs = pd.concat([pairs, parents], ignore_index=True)
-    return pairs
+    return pairs, frozenset(bases)
 
 
 def _is_among(rows: pd.DataFrame, places: Collection[tuple[str, str]]) -> npt.NDArray[np.bool_]:

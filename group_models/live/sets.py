@@ -20,6 +20,7 @@ from group_models.keys import KeyKind, key_json, show_key
 from group_models.levels import Levels
 from group_models.libraries import Versions, needed
 from group_models.live import releases
+from group_models.live.bases import with_bases
 from group_models.live.cleans import check_kept, cleaned_text
 from group_models.live.folding import live_set
 from group_models.live.manifest import first_rows
@@ -31,7 +32,7 @@ Alias = Literal["champion", "challenger"]
 T = TypeVar("T")
 
 _FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key", "parent_key_id", "parent_run_id")
-_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256", "model_bytes")
+_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256", "model_bytes", "parent_key_id", "parent_run_id")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,9 @@ class Live:
     keys
         By `key_id`: `model_run_id` (None where no own model serves), `status` and `newest_run_id` of the newest
         published row, `is_pinned`, `level`, `key` (dict), `key_json`, `trained_at`, `sha256`,
-        `model_bytes`, and `number`, the commit of the model in the store (null where it is not there).
+        `model_bytes`, and `number`, the commit of the model in the store (null where it is not there); of a model
+        that builds on a parent's, `parent_key_id`, `parent_run_id`, `parent_number`, `parent_sha256` and
+        `parent_model_bytes` of that one.
     run_features
         Per run that trained a live model, its feature columns and their kinds, in order.
     key_kinds
@@ -73,6 +76,14 @@ class Live:
         """Return key id to the run of the model that serves it, keys without one left out."""
         served = self.keys["model_run_id"].dropna()
         return dict(zip(served.index, served, strict=True))
+
+    def bases(self) -> dict[str, tuple[str, str]]:
+        """Return key id to the key and the run of the parent that its model builds on, those alone that do."""
+        children = self.keys[self.keys["parent_run_id"].notna()] if "parent_run_id" in self.keys else self.keys[:0]
+        if children.empty:
+            return {}
+        pairs = zip(children["parent_key_id"], children["parent_run_id"], strict=True)
+        return dict(zip(children.index, pairs, strict=True))
 
     def own_keys(self) -> pd.DataFrame:
         """Return the rows of the keys, without those of their parents."""
@@ -229,7 +240,7 @@ def read_run(tables: Tables, model_set: str, run_id: str) -> Live:
 
 def _with_named_parents(tables: Tables, model_set: str, rows: pd.DataFrame) -> pd.DataFrame:
     """Add the rows of parents that serve keys of a run and are none of its own: those of the runs that trained them."""
-    named = rows.loc[rows["parent_run_id"].notna(), ["parent_run_id", "parent_key_id"]].drop_duplicates()
+    named = rows.loc[rows["serves"] == "parent", ["parent_run_id", "parent_key_id"]].drop_duplicates()
     named = named[~named["parent_key_id"].isin(rows["key_id"])]
     others = _manifest_rows(tables, model_set, sorted(set(named["parent_run_id"])))
     wanted = set(zip(named["parent_run_id"], named["parent_key_id"], strict=True))
@@ -274,6 +285,8 @@ def _described(
     described = of_model.reindex(at)
     for name in of_model.columns:
         keys[name] = described[name].to_numpy() if name != "trained_at" else described[name].array
+    keys, base_runs = with_bases(keys, lambda base_runs: _of_models(tables, model_set, base_runs))
+    runs = sorted({*runs, *base_runs})
     serving = started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string())))
     newest = sorted(set(keys["newest_run_id"].dropna()))
     published = started.filter(pc.is_in(started["run_id"], pa.array(newest, pa.string())))
@@ -305,10 +318,15 @@ def _run_features(started: pa.Table) -> dict[str, dict[str, ColumnKind]]:
 
 def _run_libraries(started: pa.Table) -> dict[str, tuple[Versions, tuple[str, ...]]]:
     rows = started.select(["run_id", "versions", "spec"]).to_pylist()
-    return {
-        row["run_id"]: (dict(row["versions"] or ()), needed(json.loads(row["spec"] or "{}").get("estimator", {})))
-        for row in rows
-    }
+    return {row["run_id"]: (dict(row["versions"] or ()), _needed(json.loads(row["spec"] or "{}"))) for row in rows}
+
+
+def _needed(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the libraries that the models of a spec need, those of what children add included."""
+    estimators = [spec.get("estimator", {})]
+    if "pooling" in spec:
+        estimators.append(spec["pooling"]["estimator"])
+    return tuple(dict.fromkeys(name for each in estimators for name in needed(each)))
 
 
 def _parents(started: pa.Table) -> tuple[tuple[str, ...], ...]:

@@ -16,6 +16,7 @@ from group_models.keys import show_key
 from group_models.planning.incremental import History, cost_factors, kept_models
 from group_models.planning.packing import Floats, Ints, order_units, pack, unit_count
 from group_models.planning.plans import FITTED, Plan
+from group_models.planning.pooled import deciding_spec, split_parents
 from group_models.planning.skew import over_limits
 from group_models.planning.windows import LEFT_OUT, left_out_text
 from group_models.spec import Spec
@@ -53,6 +54,7 @@ def plan_keys(
     slots: int,
     history: History | None = None,
     why_not: str | None = None,
+    reserved_bytes: float = 0.0,
 ) -> Plan:
     """Decide, pack and order: the plan of one run.
 
@@ -68,6 +70,8 @@ def plan_keys(
         What earlier runs say: keys that may keep their model, and what the newest fits took.
     why_not
         With `oversize: distribute`, why oversize keys cannot be distributed here; they are salted then.
+    reserved_bytes
+        Bytes of each unit that other rows than those of its keys take.
 
     Raises
     ------
@@ -78,7 +82,8 @@ def plan_keys(
     """
     sizes = sizes.sort_by("key_id")
     history = history or History.none()
-    decided = decide(sizes, spec, why_not)
+    decided = decide(sizes, deciding_spec(sizes, spec), why_not)
+    split_parents(sizes, spec, decided.decision, decided.reason, decided.n_parts)
     _keep_models(sizes, spec, history, decided)
     is_fitted = np.isin(decided.decision, FITTED)
     rows = np.ceil(sizes.column("usable_rows").to_numpy() * decided.share / decided.n_parts).astype(np.int64)
@@ -94,6 +99,7 @@ def plan_keys(
         decided.n_parts[is_packed],
         spec,
         slots=slots,
+        reserved_bytes=reserved_bytes,
     )
     placed = _place_last(placed, is_distributed[is_fitted], decided.n_parts[is_packed])
     columns = {
@@ -132,7 +138,9 @@ def _cost_factors(
     )
 
 
-def _place_keys(seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, slots: int) -> dict[str, Ints]:
+def _place_keys(
+    seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, slots: int, reserved_bytes: float
+) -> dict[str, Ints]:
     """Return unit, wave and place in the unit of each fitted key.
 
     A salted key has consecutive units, one to a part and nothing else in them; its `unit` is the first.
@@ -142,7 +150,7 @@ def _place_keys(seconds: Floats, loads: Floats, n_parts: Ints, spec: Spec, *, sl
     seconds, loads
         Of one part of each key, shapes (keys,) and (keys, 2): data bytes and model bytes.
     """
-    limits = (float(spec.limits.max_unit_bytes), float(spec.limits.max_unit_model_bytes))
+    limits = (float(spec.limits.max_unit_bytes) - reserved_bytes, float(spec.limits.max_unit_model_bytes))
     owner = np.repeat(np.arange(len(n_parts)), n_parts)
     is_part = (n_parts > 1)[owner]
     count = unit_count(seconds[owner], slots=slots, wave_s=spec.compute.wave_s)

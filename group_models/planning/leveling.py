@@ -13,11 +13,12 @@ from group_models.keys import KeyTexts, level_name, texts_id
 from group_models.levels import Levels
 from group_models.planning.deciding import SIZES
 from group_models.planning.plans import Plan, count_units, moved
+from group_models.planning.pooled import reserved_bytes
 from group_models.planning.windows import LEFT_OUT
 from group_models.spec import ParentSpec, Spec
 
-PlanLevel: TypeAlias = Callable[[pa.Table, Spec], Plan]
-"""(sizes of the keys of one level, the spec as it is for them) -> their plan."""
+PlanLevel: TypeAlias = Callable[[pa.Table, Spec, float], Plan]
+"""(sizes of the keys of one level, the spec as it is for them, bytes of a unit that are taken) -> their plan."""
 
 _FINGERPRINT = r"^(?P<usable_rows>\d+)-(?P<hash_high>-?\d+)-(?P<hash_low>-?\d+)$"
 """What is in a fingerprint: sums over rows, so that a parent's is the sum of those of its keys."""
@@ -104,12 +105,13 @@ def plan_levels(sizes: pa.Table, spec: Spec, levels: Levels, plan_level: PlanLev
         Plans the keys of one level.
     """
     if not levels.parents and pc.all(pc.equal(sizes["level"], levels.own), min_count=0).as_py():
-        return plan_level(sizes, spec)
+        return plan_level(sizes, spec, 0.0)
     parts: list[pa.Table] = []
     unit, wave = 0, 0
     for name in levels.names:
         its_spec = spec if name == levels.own else ParentSpec.of(spec)
-        plan = plan_level(sizes.filter(pc.equal(sizes["level"], name)), its_spec)
+        reserved = reserved_bytes(parts, spec) if name == levels.own else 0.0
+        plan = plan_level(sizes.filter(pc.equal(sizes["level"], name)), its_spec, reserved)
         parts.append(moved(plan.keys, unit, wave))
         unit, wave = unit + count_units(plan), wave + plan.waves + plan.has_salted
     parts.append(_retired(sizes, levels, spec, plan_level))
@@ -119,6 +121,6 @@ def plan_levels(sizes: pa.Table, spec: Spec, levels: Levels, plan_level: PlanLev
 def _retired(sizes: pa.Table, levels: Levels, spec: Spec, plan_level: PlanLevel) -> pa.Table:
     """Return the rows of parents that had a model before, of levels that the spec has no more: nothing is fitted."""
     others = sizes.filter(pc.invert(pc.is_in(sizes["level"], pa.array(levels.names))))
-    keys = plan_level(others, spec).keys
+    keys = plan_level(others, spec, 0.0).keys
     said = [f"the spec has no level {name} any more" for name in keys["level"].to_pylist()]
     return keys.set_column(keys.column_names.index("reason"), keys.schema.field("reason"), pa.array(said, pa.string()))

@@ -37,7 +37,10 @@ def newest_rows(tables: Tables, model_set: str, live: Live) -> list[dict[str, An
     at = _index(rows).get_indexer(pd.MultiIndex.from_arrays([newest, live.keys.index]))
     shown = _plain(rows.take(pa.array(at)) if len(at) else rows.slice(0, 0))
     held = [live.pinned.get(key_id) for key_id in live.keys.index]
-    serving = zip(live.keys["model_run_id"], held, _parents(live), strict=True)
+    bases = live.bases()
+    # A key has its own model, which may build on a parent, or a parent serves it.
+    above = [bases.get(key_id, parent) for key_id, parent in zip(live.keys.index, _parents(live), strict=True)]
+    serving = zip(live.keys["model_run_id"], held, above, strict=True)
     as_live = [_as_live(row, *served) for row, served in zip(shown, serving, strict=True)]
     return _metric_first(tables, model_set, _with_models(tables, model_set, as_live, OF_MODEL), sorted(set(newest)))
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from group_models.adapters import spark_train
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause, is_childless, is_dead_worker
+from group_models.adapters.spark_pool import Pool
 from group_models.adapters.spark_references import NO_REFERENCES, References
 from group_models.errors import StateError
 from group_models.fitting.outcomes import FitSettings
@@ -50,6 +51,7 @@ class OneWave:
         settings: FitSettings,
         say: Say,
         references: References = NO_REFERENCES,
+        pool: Pool | None = None,
     ) -> None:
         self._prepared = prepared
         self._plan = plan
@@ -58,6 +60,7 @@ class OneWave:
         self._settings = settings
         self._say = say
         self._references = references
+        self._pool = pool
         self._numbers: Iterator[int] = iter(free_numbers(prepared, settings.run_id, wave))
         self._may_isolate = prepared.spec.isolation != "never"
         self._has_committed = False
@@ -160,6 +163,7 @@ class OneWave:
             model_bytes=pc.sum(parts["predicted_model_bytes"]).as_py() or 0.0,
             has_copies=bool(pc.any(parts["is_thinned"]).as_py()),
             references=self._references,
+            pool=self._pool,
         )
         # Only a unit that was halved has other keys that are missing too.
         keys = parts["key_id"].to_pylist() if is_piece and len(job.units) == 1 else None

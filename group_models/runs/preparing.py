@@ -22,7 +22,9 @@ from group_models.adapters import (
 from group_models.adapters.spark_errors import failing
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Features, features_of
-from group_models.estimators.registry import make_family
+from group_models.estimators.batched_children import child_family
+from group_models.estimators.children import ChildFamily, with_parent
+from group_models.estimators.registry import check_settings, make_family
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.keys import KeyKind, show_key
 from group_models.levels import Levels
@@ -130,6 +132,9 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
     mistakes += estimator_mistakes(spec, kinds) + spec.needs_time()
+    if spec.pooling.mode == "residual":
+        added = check_settings(pooled_settings(spec, estimator), with_parent(features))
+        mistakes += [f"pooling.{said}" for said in added]
     if mistakes:
         raise SpecError(mistakes)
     checked = roles(
@@ -147,6 +152,25 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
         spec, scope, tables, spark, checked, key_types, features, estimator, source,
         override_estimators=override_settings(spec), others=other_settings(spec),
     )  # fmt: skip
+
+
+def pooled_settings(spec: Spec, estimator: EstimatorSettings) -> EstimatorSettings:
+    """Return the estimator of a key's own part: what it adds to its parent's, or what is mixed with it."""
+    if spec.pooling.mode == "shrink":
+        return estimator
+    return EstimatorSettings(**dict(spec.pooling.estimator), metric=spec.metric)
+
+
+def family_of_children(spec: Spec, estimator: EstimatorSettings, features: Features) -> ChildFamily:
+    """Return the family of the models that build on parents."""
+    settings, is_residual = pooled_settings(spec, estimator), spec.pooling.mode == "residual"
+    return child_family(settings, features, spec.pooling.half_rows, is_residual=is_residual)
+
+
+def _costs_of_children(prepared: Prepared) -> Costs:
+    """Return what the models of keys are expected to cost that build on parents."""
+    child = family_of_children(prepared.spec, prepared.estimator, prepared.features)
+    return Costs(child.predicted_seconds, child.predicted_model_bytes)
 
 
 def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool = False) -> Plan:
@@ -176,12 +200,16 @@ def make_plan(prepared: Prepared, base_release: str | None, *, retrain_all: bool
     slots = spec.compute.slots or spark_sizes.count_slots(prepared.frame)
     why_not: str | None = _NOT_TRIED
 
-    def plan_alike(of_keys: pa.Table, its_spec: Spec, place: int | None) -> Plan:
-        costs = _costs(prepared.overridden(place))
-        why = why_not if place is None else "no key of an override is"
-        return plan_keys(of_keys, its_spec, costs, slots=slots, history=history, why_not=why)
+    def plan_level(of_keys: pa.Table, its_spec: Spec, reserved_bytes: float) -> Plan:
+        is_child = spec.is_pooled and not isinstance(its_spec, ParentSpec)
 
-    def plan_level(of_keys: pa.Table, its_spec: Spec) -> Plan:
+        def plan_alike(of_place: pa.Table, spec_of_place: Spec, place: int | None) -> Plan:
+            costs = _costs_of_children(prepared) if is_child else _costs(prepared.overridden(place))
+            why = why_not if place is None else "no key of an override is"
+            return plan_keys(
+                of_place, spec_of_place, costs, slots=slots, history=history, why_not=why, reserved_bytes=reserved_bytes
+            )
+
         return plan_overrides(of_keys, its_spec, plan_alike)
 
     def plan_of(of_keys: pa.Table, its_spec: Spec) -> Plan:

@@ -284,6 +284,6 @@ def _write_manifest(prepared: Prepared, plan: Plan, run_id: str) -> pa.Table:
         gates=prepared.spec.gates, metric=prepared.spec.metric,
     )  # fmt: skip
     ages, levels = live.ages(utc_now()), prepared.levels
-    manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels)
+    manifest = compose(plan.keys, store, live.models(), identity, ages=ages, levels=levels, bases=live.bases())
     tables.append(MANIFEST, manifest, Commit(model_set, run_id, 0))
     return tables.read(MANIFEST, columns=["level", "status", "serves"], where=where)

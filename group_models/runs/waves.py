@@ -18,6 +18,7 @@ from group_models.ports import SparkFrame
 from group_models.runs.combining import combine_parts
 from group_models.runs.distributed_waves import distribute_wave, distributed_keys
 from group_models.runs.one_wave import OneWave
+from group_models.runs.pooling import find_pool, pool_settings
 from group_models.runs.preparing import Prepared
 from group_models.runs.referencing import Comparing
 from group_models.runs.wave_jobs import Say
@@ -55,7 +56,11 @@ def _train_level(
     references: References,
 ) -> None:
     """Commit every wave of one level, and what its salted keys become."""
-    parts = of_level.parts()
+    parts, pool = of_level.parts(), None
+    is_own = of_level.keys.num_rows and of_level.keys["level"][0].as_py() == prepared.levels.own
+    if prepared.spec.is_pooled and is_own:
+        settings, pool = pool_settings(prepared, settings), find_pool(prepared, plan, settings)
+        say(f"keys build on {number_text(len(pool.parents), 'parent')}")
     distributed = distributed_keys(of_level)
     for wave in sorted(pc.unique(parts["wave"]).to_pylist()):
         start = time.perf_counter()
@@ -63,7 +68,7 @@ def _train_level(
         if wave in distributed:
             distribute_wave(prepared, distributed[wave], rows, settings, plan.slots, references)
         else:
-            OneWave(prepared, plan, wave, rows, settings, say, references).train(of_wave)
+            OneWave(prepared, plan, wave, rows, settings, say, references, pool).train(of_wave)
         keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
         took = time.perf_counter() - start
         done = f"{number_text(keys, 'key')} in {number_text(units, 'unit')}"

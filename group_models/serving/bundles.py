@@ -30,7 +30,8 @@ from group_models.serving.direct import Ask, answer_frame, compare_libraries, lo
 from group_models.serving.resolving import ScorePlan
 from group_models.spec import Scoring
 
-FORMAT = 1
+FORMAT = 2
+"""2: models that build on those of parents, which are in the file too. A file without such is still written as 1."""
 
 MODEL_COLUMNS = ("run_id", "key_id", "number", "format", "data_file", "data")
 """What is kept of a store row; its digest is the manifest's, beside the key."""
@@ -50,7 +51,7 @@ MAX_CACHED_BYTES, MAX_CACHED_MODELS = 256 * 2**20, 10_000
 def write_bundle(path: Path, live: Live, scoring: Scoring, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a live set and the store rows of its models into a new file."""
     about = {
-        "format": json.dumps(FORMAT),
+        "format": json.dumps(FORMAT if live.bases() else 1),
         "scoring": scoring.model_dump_json(),
         "live": json.dumps({name: getattr(live, name) for name in _plain_fields()}),
         "keys": _packed_keys(live),

@@ -18,6 +18,7 @@ from group_models.frames import feature_frame, key_values
 from group_models.keys import Key, key_id, key_text
 from group_models.libraries import LoadNotes, TrainedBy, check_libraries, installed
 from group_models.live.sets import Live
+from group_models.serving.children import Segment, predict_children
 from group_models.serving.resolving import (
     OUTPUTS,
     PLANNED,
@@ -27,7 +28,7 @@ from group_models.serving.resolving import (
     check_names,
     plan_scores,
 )
-from group_models.serving.routing import NO_MODEL, SCORE_STATUSES, SCORED, predict_rows
+from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, predict_rows
 from group_models.spec import Scoring
 from group_models.tables import utc_now
 
@@ -167,12 +168,21 @@ def _predict_frame(asked: Asked, live: Live, fetch: Fetch) -> tuple[npt.NDArray[
     x = {run_id: feature_frame(frame, live.run_features[run_id]) for run_id in runs}
     order = np.argsort(model_ix, kind="stable")
     starts = np.searchsorted(model_ix[order], np.arange(plan.models.num_rows + 1))
-    notes = LoadNotes()
+    notes, bases = LoadNotes(), dict[int, StoredModel | None]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for row, model in fetch(plan, notes):
             rows = order[starts[row["model_ix"]] : starts[row["model_ix"] + 1]]
-            prediction[rows], status[rows] = predict_rows(model, x[row["run_id"]].iloc[rows].reset_index(drop=True))
+            if row["is_base"]:
+                bases[row["model_ix"]] = model
+            given = x[row["run_id"]].iloc[rows].reset_index(drop=True)
+            if row["parent_ix"] == NO_MODEL:
+                prediction[rows], status[rows] = predict_rows(model, given)
+            else:
+                found = np.full(len(rows), np.nan), np.full(len(rows), SCORED, dtype=np.int32)
+                own = [Segment(slice(0, len(rows)), row["run_ix"], row["parent_ix"], model)]
+                predict_children(own, bases.get(row["parent_ix"]), given, *found)
+                prediction[rows], status[rows] = found
     for said in notes.sentences():
         warnings.warn(said, LibraryWarning, stacklevel=2)
     return prediction, np.where(model_ix == NO_MODEL, SCORED, status)

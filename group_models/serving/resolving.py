@@ -16,7 +16,9 @@ from group_models.frames import ColumnKind, base_type, column_kind, none_where
 from group_models.keys import show_key
 from group_models.live.parents import serving_parents
 from group_models.live.sets import Live, age_days
-from group_models.serving.routing import NO_MODEL, SCORE_STATUSES, SCORED, Inputs
+from group_models.serving.bases import MODELS, bases_first, has_base
+from group_models.serving.routing import Inputs
+from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED
 
 PREDICTION, STATUS, PLANNED = "prediction", "status", "planned"
 
@@ -62,7 +64,8 @@ class ScorePlan:
         (the `SCORE_STATUSES` code of a row whose prediction works), and the `PROVENANCE` columns.
     models
         One row per model that some row needs, in order of `model_ix`: `run_id, key_id, number, sha256, model_bytes,
-        model_ix, run_ix`; the digest is the manifest's.
+        model_ix, run_ix`, and `parent_ix`, the model that it builds on (`NO_MODEL` for none); the digest is the
+        manifest's. Models that others build on come first, and `is_base` says which these are.
     inputs
         Per run code, the features of the run's models.
     """
@@ -97,7 +100,7 @@ def plan_scores(
     run = none_where(known["model_run_id"], served < 0)
     has_model = ~pd.isna(run)
     age = np.where(has_model, age_days(known["trained_at"], now), np.nan)
-    is_stored = has_model & known["number"].notna().to_numpy()
+    is_stored = has_model & known["number"].notna().to_numpy() & has_base(known)
     models, model_ix, inputs = _models(run, known, is_stored, live)
     planned = _planned(counts, is_known, has_model, is_stored, age, max_age_days)
     planned = np.where(is_parents & (planned == SCORED), SCORE_STATUSES.index("parent"), planned)
@@ -142,23 +145,19 @@ def _models(
 ) -> tuple[pa.Table, npt.NDArray[np.int64], dict[int, Inputs]]:
     """Return the models that are needed, the model of each key, and the inputs of each run; a parent's is one model."""
     ix, serving = pd.factorize(known.index.to_numpy(object)[is_stored])
-    model_ix = np.full(len(run), NO_MODEL, dtype=np.int64)
-    model_ix[is_stored] = ix
     first = np.flatnonzero(is_stored)[np.unique(ix, return_index=True)[1]]
-    run, known = run[first], known.iloc[first]
-    runs = sorted(set(run.tolist()))
+    own = known.iloc[first]
+    served = pd.DataFrame({
+        "run_id": run[first], "key_id": serving, "number": own["number"].to_numpy().astype(np.int64),
+        "sha256": own["sha256"].to_numpy(dtype=object), "model_bytes": own["model_bytes"].fillna(0).to_numpy(np.int64),
+    })  # fmt: skip
+    table, places = bases_first(served, own)
+    model_ix = np.full(len(run), NO_MODEL, dtype=np.int64)
+    model_ix[is_stored] = places[ix]
+    runs = sorted(set(table["run_id"]))
     code = {run_id: i for i, run_id in enumerate(runs)}
-    models = pa.table(
-        {
-            "run_id": pa.array(run, pa.string()),
-            "key_id": pa.array(serving, pa.string()),
-            "number": pa.array(known["number"].to_numpy().astype(np.int64)),
-            "sha256": pa.array(known["sha256"].to_numpy(dtype=object), pa.string()),
-            "model_bytes": pa.array(known["model_bytes"].fillna(0).to_numpy(np.int64)),
-            "model_ix": pa.array(np.arange(len(serving)), pa.int32()),
-            "run_ix": pa.array([code[r] for r in run], pa.int32()),
-        }
-    )
+    table["model_ix"], table["run_ix"] = np.arange(len(table)), [code[r] for r in table["run_id"]]
+    models = pa.Table.from_pandas(table, MODELS, preserve_index=False)
     names = list(live.features(runs))
     inputs = {
         code[r]: Inputs(live.run_features[r], tuple(names.index(name) for name in live.run_features[r])) for r in runs

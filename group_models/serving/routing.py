@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,24 +16,10 @@ from group_models.estimators.base import one_thread
 from group_models.estimators.linear import LinearForm, LinearForms, Shape, Table, linear_form
 from group_models.frames import ColumnKind
 from group_models.libraries import LoadNotes
+from group_models.serving.children import Segment, predict_children
+from group_models.serving.statuses import MODEL_FAILED, NO_MODEL, SCORED, Codes, Floats, judged, predict_rows
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Codes: TypeAlias = npt.NDArray[np.int32]
-ScoreStatus: TypeAlias = Literal[
-    "scored", "parent", "unseen_key", "no_model", "null_key", "bad_input", "model_failed", "too_old"
-]
-
-SCORE_STATUSES: tuple[ScoreStatus, ...] = (
-    "scored", "parent", "unseen_key", "no_model", "null_key", "bad_input", "model_failed", "too_old",
-)  # fmt: skip
-"""What became of a scored row; workers send the place in this tuple."""
-
-SCORED, BAD_INPUT, MODEL_FAILED = (SCORE_STATUSES.index(s) for s in ("scored", "bad_input", "model_failed"))
-
-NO_MODEL = -1
-"""`model_ix` of rows without a model."""
-
-MODEL_LINES = ("run_ix", "format", "data_file", "sha256")
+MODEL_LINES = ("run_ix", "format", "data_file", "sha256", "parent_ix", "is_base")
 """What is told of a model before its data, a line each: one column crosses to Python instead of five."""
 
 
@@ -48,7 +33,19 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class ModelRow:
-    """One model as its store row has it; `run` is the run's code in `Inputs`, `label` names it in messages."""
+    """One model as its store row has it.
+
+    Attributes
+    ----------
+    run
+        The run's code in `Inputs`.
+    label
+        Names it in messages.
+    parent_ix
+        The model that it builds on, `NO_MODEL` for none.
+    is_base
+        Whether others build on it.
+    """
 
     run: int
     data: bytes
@@ -56,13 +53,16 @@ class ModelRow:
     format: int
     sha256: str
     label: str
+    parent_ix: int = NO_MODEL
+    is_base: bool = False
 
     @classmethod
     def parse(cls, packed: bytes, ix: int) -> ModelRow:
         """Return the model that is packed into one value: a line for each of `MODEL_LINES`, then the data."""
-        run, format_, data_file, sha256, data = packed.split(b"\n", len(MODEL_LINES))
+        run, format_, data_file, sha256, parent, is_base, data = packed.split(b"\n", len(MODEL_LINES))
         label = f"model {ix} of run {int(run)}"
-        return cls(int(run), data, data_file.decode(), int(format_), sha256.decode(), label)
+        names = data_file.decode(), int(format_), sha256.decode(), label
+        return cls(int(run), data, *names, parent_ix=int(parent), is_base=bool(int(is_base)))
 
     def load(self) -> StoredModel:
         """Return the model ready to predict.
@@ -79,7 +79,7 @@ class ModelRow:
 class Router:
     """Predict batches that are sorted by model, each model's own row before its data rows.
 
-    It holds one model at a time, so that its memory is one batch and one model.
+    It holds one model at a time, and those that others build on, so that its memory is one batch and these.
 
     Attributes
     ----------
@@ -97,6 +97,7 @@ class Router:
     _model: StoredModel | None = None
     _form: LinearForm | None = None
     _is_loaded: bool = False
+    _bases: dict[int, ModelRow | StoredModel | None] = dataclasses.field(default_factory=dict)
     _notes: LoadNotes = dataclasses.field(default_factory=LoadNotes)
 
     def predict(self, batch: pd.DataFrame, features: list[str]) -> tuple[Floats, Codes]:
@@ -115,23 +116,40 @@ class Router:
         packed = batch["model"].to_numpy()
         blocks = _Blocks(batch, features, self.inputs)
         linear: list[tuple[slice, int, LinearForm]] = []
+        children: list[Segment] = []
         edges = np.flatnonzero((np.diff(ix) != 0) | (np.diff(is_data.astype(np.int8)) != 0)) + 1
         for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(batch)], strict=True):
             if not is_data[start]:
                 self._take(int(ix[start]), ModelRow.parse(packed[start], int(ix[start])))
             elif ix[start] != self._ix or self._stored is None:
                 status[start:end] = SCORED if ix[start] == NO_MODEL else MODEL_FAILED
+            elif self._stored.parent_ix != NO_MODEL:
+                self._loaded_form()
+                children.append(Segment(slice(start, end), self._run, self._stored.parent_ix, self._model))
             elif (form := self._loaded_form()) is not None:
                 linear.append((slice(start, end), self._run, form))
             else:
                 x = blocks.frame(self._run).iloc[start:end]
                 prediction[start:end], status[start:end] = predict_rows(self._model, x)
         _predict_linear(linear, blocks, prediction, status)
+        for run, parent in dict.fromkeys((each.run, each.parent_ix) for each in children):
+            own = [each for each in children if (each.run, each.parent_ix) == (run, parent)]
+            predict_children(own, self._base(parent), blocks.frame(run), prediction, status)
         return prediction, status
 
     def _take(self, ix: int, stored: ModelRow) -> None:
         self._ix, self._run, self._stored = ix, stored.run, stored
         self._model, self._form, self._is_loaded = None, None, False
+        if stored.is_base:
+            self._bases.setdefault(ix, stored)
+
+    def _base(self, ix: int) -> StoredModel | None:
+        """Return a model that others build on; None where it is not there or cannot be loaded."""
+        stored = self._bases.get(ix)
+        if isinstance(stored, ModelRow):
+            stored = self._bases[ix] = _loaded(stored, self._notes)
+            self.loads += 1
+        return stored
 
     def _loaded_form(self) -> LinearForm | None:
         """Load the present model, when its first row is there, and return its linear form where it has one."""
@@ -212,23 +230,6 @@ def _input_frame(batch: pd.DataFrame, columns: list[str], features: Mapping[str,
         values = np.column_stack([batch[column].to_numpy(np.float64) for column in columns])
         return pd.DataFrame(values, columns=list(features))
     return pd.DataFrame({name: batch[column].to_numpy() for name, column in zip(features, columns, strict=True)})
-
-
-def predict_rows(model: StoredModel | None, x: pd.DataFrame) -> tuple[Floats, Codes]:
-    """Return prediction and status code per row; a row that its model refuses is `bad_input`, by itself."""
-    try:
-        prediction = None if model is None else np.asarray(model.predict(x), dtype=np.float64)
-    except Exception:  # noqa: BLE001 - user code: its rows get a status
-        prediction = None
-    if prediction is None or prediction.shape != (len(x),):
-        return np.full(len(x), np.nan), np.full(len(x), MODEL_FAILED, dtype=np.int32)
-    return judged(prediction)
-
-
-def judged(prediction: Floats) -> tuple[Floats, Codes]:
-    """Return predictions with NaN for those that are not finite, and the status code of each."""
-    is_finite = np.isfinite(prediction)
-    return np.where(is_finite, prediction, np.nan), np.where(is_finite, SCORED, BAD_INPUT).astype(np.int32)
 
 
 def predict_stream(

@@ -21,7 +21,8 @@ from group_models.errors import DataError, ModelError, StateError
 from group_models.estimators.base import PickledPredictor
 from group_models.ports import Commit
 from group_models.serving.resolving import OUTPUTS
-from group_models.serving.routing import predict_rows, predict_stream
+from group_models.serving.routing import predict_stream
+from group_models.serving.statuses import predict_rows
 from group_models.tables import MANIFEST, STORE
 from tests.cases.worlds import ENGINES, by_key, scored, spec_of, tables_of, trained, values, widened
 from tests.worlds import through_pandas

@@ -378,3 +378,17 @@ def test_a_run_that_loses_but_its_parts_has_lost_nothing_and_can_be_published(ta
     assert parts_left(tables) == []
     assert not [row for row in read_releases(tables, SET) if row.action == "clean"]
     released(tables, "r5", alias="challenger")
+
+
+def test_the_parts_of_a_parent_stay_while_models_build_on_it(tables):
+    night(tables, "r1", 1, {"g": "trained", "a": "trained", "b": "trained"})
+    night(tables, "r2", 2, {"a": "trained", "b": "trained"}, parents={"a": ("r1", "g"), "b": ("r1", "g")}, scope="a, b")
+    add_parts(tables, "r1", "g", 7)
+    add_parts(tables, "r2", "b", 7)
+    assert list(plan_clean(tables, SET, keep=1).parts) == ["r2"]
+    clean(tables, SET, keep=1)
+    assert parts_left(tables) == ["r1"] * 3
+    assert not plan_clean(tables, SET, keep=1).parts
+    night(tables, "r3", 3, {"g": "trained", "a": "trained", "b": "trained"})
+    clean(tables, SET, keep=1)
+    assert parts_left(tables) == []

@@ -97,7 +97,7 @@ def test_one_key_has_no_parents_and_no_key_has_none():
 def planned(world: pa.Table, of_spec: Spec) -> Plan:
     found, _ = parent_sizes(world, LEVELS, ())
     every = pa.concat_tables([world, found])
-    return plan_levels(every, of_spec, LEVELS, lambda keys, its: plan_keys(keys, its, COSTS, slots=2))
+    return plan_levels(every, of_spec, LEVELS, lambda keys, its, _: plan_keys(keys, its, COSTS, slots=2))
 
 
 def test_general_levels_are_trained_before_specific_ones():
@@ -179,7 +179,7 @@ def test_of_a_level_that_the_spec_has_no_more_nothing_is_trained(parents: tuple[
         pa.concat_tables([WORLD, gone]),
         spec(levels=[list(level) for level in parents]),
         Levels(KINDS, parents),
-        lambda keys, its: plan_keys(keys, its, COSTS, slots=2),
+        lambda keys, its, _: plan_keys(keys, its, COSTS, slots=2),
     )
     row = by_key(plan.keys)[("depot", "E"),]
     assert (row["decision"], row["reason"], row["wave"]) == ("vanished", "the spec has no level depot any more", None)

@@ -200,3 +200,22 @@ def test_levels_are_counted_specific_ones_first() -> None:
     plan, _ = levelled(a=({}, "too_small"), b=({"k": "UA", "s": "1"}, "too_small"), c=({"k": "UA"}, "too_big"))
     counts = count_levels(compose(plan, store_of(), {}, RUN))
     assert list(counts.items()) == [("k,s", {"too_small": 1}), ("k", {"too_big": 1}), ("global", {"too_small": 1})]
+
+
+def test_a_row_names_the_parent_that_its_model_builds_on_whichever_run_trained_it() -> None:
+    plan = plan_of(a="whole", b="unchanged", c="whole", d="whole", e="unchanged")
+    of_child = {"status": "trained", "params": [("parent_key_id", "all"), ("parent_run_id", "r1"), ("alpha", "1.0")]}
+    failed, alone = {"status": "failed"}, {"status": "trained", "params": [("alpha", "1.0")]}
+    made = {"a": of_child, "c": failed, "d": alone}
+    store = STORE.rows(
+        [{**SHARED, "number": 0, "wave": 0, "part": -1, "format": 2, "key_id": k, **v} for k, v in made.items()]
+    )
+    live, bases = {"b": "r0", "c": "r0", "e": "r0"}, {"b": ("all", "r0"), "c": ("all", "r0"), "d": ("all", "r0")}
+    rows = {row["key_id"]: row for row in compose(plan, store, live, RUN, bases=bases).to_pylist()}
+    assert {k: (r["serves"], r["parent_key_id"], r["parent_run_id"]) for k, r in rows.items()} == {
+        "a": ("new", "all", "r1"),
+        "b": ("previous", "all", "r0"),
+        "c": ("previous", "all", "r0"),
+        "d": ("new", None, None),
+        "e": ("previous", None, None),
+    }

@@ -21,7 +21,7 @@ from group_models.ports import LOG_OWNER, Commit
 from group_models.reporting.showing import newest_rows
 from group_models.serving.bundles import Bundle, write_bundle
 from group_models.serving.resolving import check_missing, plan_scores
-from group_models.serving.routing import SCORE_STATUSES
+from group_models.serving.statuses import SCORE_STATUSES
 from group_models.spec import Scoring
 from group_models.tables import MANIFEST, RELEASE, RUN, STORE
 
