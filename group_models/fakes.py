@@ -96,7 +96,8 @@ class MemoryTables:
         if not rows.num_rows:
             # pyspark 4.2 cannot take an Arrow table whose rows have all been filtered out.
             return spark.createDataFrame([], table.spark_schema(rows.column_names))
-        return spark.createDataFrame(rows, table.spark_schema(rows.column_names))
+        # One chunk: of several, pyspark 4.2 takes none after an empty one.
+        return spark.createDataFrame(rows.combine_chunks(), table.spark_schema(rows.column_names))
 
     def keep_only(
         self, table: Table, keys: Mapping[str, Collection[str]], *, model_set: str, where: Where | None = None

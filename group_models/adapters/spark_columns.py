@@ -196,11 +196,16 @@ def same_key(left: DataFrame, right: DataFrame, count: int) -> Column:
 
 
 def upload(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Return an Arrow table as a frame, uploaded in chunks: one large local relation fails on Connect."""
+    """Return an Arrow table as a frame, uploaded in chunks: one large local relation fails on Connect.
+
+    Of a table with an empty chunk a classic session takes nothing after that chunk and says nothing (seen in Spark
+    4.2): each piece is one chunk.
+    """
     if not table.num_rows:
         # Connect takes no schema from an empty Arrow table (seen in Spark 4.2).
         return spark.createDataFrame([], from_arrow_schema(table.schema))
     pieces = [
-        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS)) for start in range(0, table.num_rows, _UPLOAD_ROWS)
+        spark.createDataFrame(table.slice(start, _UPLOAD_ROWS).combine_chunks())
+        for start in range(0, table.num_rows, _UPLOAD_ROWS)
     ]
     return functools.reduce(DataFrame.unionAll, pieces)

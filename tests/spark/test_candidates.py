@@ -65,6 +65,7 @@ def test_choices_are_those_of_a_plain_loop_whatever_the_partitions(spark: SparkS
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_without_a_time_column_folds_are_by_hash_and_parts_of_a_salted_key_choose_on_their_own(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -39,7 +39,13 @@ def by_key(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
     return {row["key"].get("carrier", ()): row for row in rows}
 
 
-def test_a_key_whose_new_model_is_worse_than_the_one_that_serves_keeps_that(any_spark: SparkSession, tmp_path: Path):
+@pytest.mark.parametrize(
+    "kind", ["spark", pytest.param("connect_spark", marks=[pytest.mark.slow, pytest.mark.connect])]
+)
+def test_a_key_whose_new_model_is_worse_than_the_one_that_serves_keeps_that(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path
+):
+    any_spark = request.getfixturevalue(kind)
     gates = {"champion": {"tolerance": 0.5, "min_rows": 15}}
     api.train(spec(any_spark, night("AB", HOURS), tmp_path, gates=gates), spark=any_spark, run_id="one")
     asked = spec(any_spark, night("ABN", 100, odd="B"), tmp_path, gates=gates)

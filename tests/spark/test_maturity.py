@@ -56,6 +56,7 @@ def test_a_window_and_a_delay_give_the_models_of_a_source_without_the_rows_they_
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_weights_of_one_give_the_metrics_of_no_weights_and_rows_without_a_weight_are_left_out(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -295,18 +295,15 @@ def test_mixtures_predict_the_same_everywhere(spark: SparkSession, tmp_path: Pat
     assert (row["params"]["pooling"], row["parent_run_id"]) == ("shrink", run.run_id)
     loop = Loop(parts_of_rows(spark, PARTS, worlds.NUMERIC))
     wanted = loop.predict(asked())
-    weights = {key: float(r["params"]["weight"]) for key, r in by_texts(api.show(given)).items() if r["params"]}
+    params = {key: row["params"] or {} for key, row in by_texts(api.show(given)).items()}
+    weights = {key: float(of_key["weight"]) for key, of_key in params.items() if "weight" in of_key}
     for key, of_key in worlds.by_key(asked()):
         own = loop.rows.get(text_of(key), np.zeros(1))
         if own.sum() < worlds.MIN_ROWS:
             continue
         x = worlds.inputs(of_key, worlds.NUMERIC)
         mine = ridge(0.5).fit(loop.x[own], loop.y[own]).predict(x)
-        exact = (
-            own.sum()
-            / (own.sum() + 50.0)
-            * float(by_texts(api.show(given))[text_of(key)]["params"]["validated_weight"])
-        )
+        exact = own.sum() / (own.sum() + 50.0) * float(params[text_of(key)]["validated_weight"])
         assert weights[text_of(key)] == pytest.approx(exact, rel=1e-5)
         above = loop._all(loop.final, x).mean(axis=0)
         wanted.loc[of_key["row_id"]] = exact * mine + (1 - exact) * above

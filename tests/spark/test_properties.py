@@ -530,6 +530,11 @@ class TestUploads:
         assert found.schema.simpleString() == "struct<text:string,number:int,units:array<int>>"
         assert found.toArrow().sort_by("number").to_pylist() == table.to_pylist()
 
+    def test_an_empty_chunk_hides_nothing_that_comes_after_it(self, any_spark: SparkSession):
+        pieces = [pa.table({"number": pa.array(numbers, pa.int32())}) for numbers in ([1, 2], [], [3])]
+        found = spark_columns.upload(any_spark, pa.concat_tables(pieces))
+        assert sorted(row["number"] for row in found.collect()) == [1, 2, 3]
+
 
 class TestRowCounts:
     """As many rows come out as go in."""
