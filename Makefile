@@ -12,7 +12,7 @@ WITH_JAVA = JAVA_HOME="$$(.ci/check_java.sh 2>/dev/null)" && export JAVA_HOME
 
 .DEFAULT_GOAL := help
 .PHONY: help venv java demo demo-uc test test-all test-delta test-uc test-matrix lint fmt bench bench-check bench-small \
-	wheel wheelhouse clean lock
+	quality wheel wheelhouse clean lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,9 @@ bench: java $(STAMP) ## Compare with the usual ways of training and scoring, in 
 
 bench-check: $(STAMP) ## Hold what `make bench` measured against the bounds
 	@$(PY) -m tests.benchmarks.bounds $(BENCH_JSON)
+
+quality: java $(STAMP) ## Compare a fleet with one model of all flights and one per key, on days that none has seen
+	@$(WITH_JAVA) && $(PY) -m tests.benchmarks.quality
 
 bench-small: java $(STAMP) ## The same on small workloads, without judging, in some minutes
 	@$(WITH_JAVA) && $(PY) -m tests.benchmarks --small

@@ -63,7 +63,9 @@ def plan(
         Before any Spark job where it can be known before.
     """
     from group_models.planning.source_checks import leaks
-    from group_models.runs.preparing import empty_scope_text, make_plan, prepare
+    from group_models.runs.plan_making import make_plan
+    from group_models.runs.preparing import prepare
+    from group_models.runs.sizing import empty_scope_text
     from group_models.runs.starting import half_loaded
 
     ask = Ask(where, keys, failed_only)

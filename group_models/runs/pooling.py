@@ -20,8 +20,9 @@ from group_models.mlmodel import MlmodelTemplate, requirements
 from group_models.planning.plans import Plan
 from group_models.planning.pooled import MIN_PARTS
 from group_models.ports import Where
-from group_models.runs.preparing import Prepared, family_of_children, pooled_settings
+from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import read_events
+from group_models.runs.spec_estimators import family_of_children, pooled_settings
 from group_models.spec import ParentSpec
 from group_models.tables import MANIFEST, STORE, WHOLE, micros
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from group_models.estimators.base import EstimatorSettings, Family, features_of
+from group_models.estimators.base import EstimatorSettings, Family, Features, features_of
+from group_models.estimators.batched_children import child_family
+from group_models.estimators.children import ChildFamily
 from group_models.estimators.registry import check_settings
 from group_models.frames import ColumnKind
 from group_models.planning.deciding import Costs
@@ -56,3 +58,16 @@ def costs_of(families: Sequence[Family], folds: int) -> Costs:
         ),
         lambda rows, columns: np.max([family.predicted_model_bytes(rows, columns) for family in families], axis=0),
     )
+
+
+def pooled_settings(spec: Spec, estimator: EstimatorSettings) -> EstimatorSettings:
+    """Return the estimator of a key's own part: what it adds to its parent's, or what is mixed with it."""
+    if spec.pooling.mode == "shrink":
+        return estimator
+    return EstimatorSettings(**dict(spec.pooling.estimator), metric=spec.metric)
+
+
+def family_of_children(spec: Spec, estimator: EstimatorSettings, features: Features) -> ChildFamily:
+    """Return the family of the models that build on parents."""
+    settings, is_residual = pooled_settings(spec, estimator), spec.pooling.mode == "residual"
+    return child_family(settings, features, spec.pooling.half_rows, is_residual=is_residual)

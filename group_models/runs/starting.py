@@ -13,7 +13,8 @@ from group_models.live.sets import newest_release
 from group_models.planning.plans import Plan
 from group_models.planning.source_checks import keys_with_rows, leaks, source_mistakes, source_stats
 from group_models.ports import Commit
-from group_models.runs.preparing import Prepared, make_plan
+from group_models.runs.plan_making import make_plan
+from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import (
     PLANNED,
     STARTED,

@@ -23,8 +23,9 @@ from group_models.ports import Commit, Tables
 from group_models.reporting.showing import failures, worst_of_run
 from group_models.reporting.timing import Timing, read_timing
 from group_models.reporting.verdict import read_verdict, verdict_facts
-from group_models.runs.preparing import Prepared, check_scope
+from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import FINISHED, append_event, check_same, read_events
+from group_models.runs.sizing import check_scope
 from group_models.runs.starting import start, started_row, stats_of
 from group_models.runs.wave_jobs import Say
 from group_models.runs.waves import train_waves

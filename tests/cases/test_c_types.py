@@ -22,7 +22,8 @@ from group_models.estimators.registry import check_settings
 from group_models.fakes import MemoryTables
 from group_models.frames import check_columns
 from group_models.loading import load_spec
-from group_models.runs.preparing import make_plan, prepare
+from group_models.runs.plan_making import make_plan
+from group_models.runs.preparing import prepare
 from group_models.tables import MANIFEST, RUN, STORE, micros
 from tests.cases.worlds import ENGINES, by_key, fit_keys, scored, spec_of, tables_of, trained, unpickled, values
 

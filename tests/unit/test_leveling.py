@@ -162,7 +162,7 @@ def test_parents_that_are_over_the_limit_of_parents_are_refused_by_its_name():
 
 
 def test_parents_that_are_left_out_are_told_where_all_are_looked_at():
-    from group_models.runs.preparing import _notes
+    from group_models.runs.plan_making import _notes
 
     _, left_out = parent_sizes(WORLD, LEVELS, ())
     plan = planned(WORLD, spec())
