@@ -11,6 +11,9 @@ Run as `make bench` or `python -m tests.benchmarks` from the repository's root. 
 | W5 | train W2 again on a night on which one key in a hundred changed |
 | W6 | score W1 and W2; a pandas frame of 1,000 rows of 10 keys directly |
 | W7 | plan 1,000,000 keys |
+| W8 | ask a router of 20,000 models row by row |
+| W9 | write the report of 20,000 keys |
+| W10 | train W1 with a parent of all rows, baselines and gates |
 | overhead | what a key of a unit costs beside its fit, in one process |
 
 W1, W2 and W6 are compared with other ways, which for these are:

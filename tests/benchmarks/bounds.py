@@ -54,6 +54,8 @@ BOUNDS = (
     Bound("W8/serving/router/cold start, s", 15.0),
     Bound("W9/report/page/seconds to write", 30.0),
     Bound("W9/report/page/size, MB", 10.0),
+    Bound("W10/levels/gated/wall over 1.15 x that without + the run without fits", 1.0),
+    Bound("W10/levels/gated/worker, MB", LIMITS_MB["worker"]),
     *[
         Bound(f"overhead/{family}/{what}", most)
         for family in ("ridge", "object", "xgboost")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import report_sides, score_sides, serving_sides, target_sides, train_sides
+from tests.benchmarks import level_sides, report_sides, score_sides, serving_sides, target_sides, train_sides
 from tests.benchmarks.sides import Job, Outcome
 from tests.benchmarks.workloads import Data, Workload
 
@@ -34,6 +34,9 @@ SIDES: Mapping[str, Callable[[Job], Outcome]] = {
     "night/changed": target_sides.train_changed,
     "serve/router": serving_sides.serve_router,
     "report/page": report_sides.write_report,
+    "levels/floor": level_sides.train_floor,
+    "levels/none": level_sides.train_alone,
+    "levels/gated": level_sides.train_gated,
 }
 
 

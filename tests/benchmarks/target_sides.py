@@ -115,7 +115,7 @@ def plan_measured(job: Job) -> Outcome:
 def make_both_data(job: Job) -> Outcome:
     """Write the rows of both sizes, here, so that the rows are in the memory of neither side."""
     for workload in (job.workload, _tenth(job)):
-        data = _data(job, workload)
+        data = data_beside(job, workload)
         if not data.is_made:
             data.make(workload)
     return Outcome()
@@ -135,23 +135,24 @@ def _tenth(job: Job) -> Workload:
     return dataclasses.replace(job.workload, keys=job.workload.keys // 10)
 
 
-def _data(job: Job, workload: Workload) -> Data:
+def data_beside(job: Job, workload: Workload) -> Data:
+    """Return where the rows of a workload are kept, whichever target they are for."""
     # Beside the data of the other workloads: the full size has a tenth that is W1.
     return Data(job.data.folder.parent / workload.folder)
 
 
 def _train_keys(job: Job, workload: Workload) -> Outcome:
-    return _train(dataclasses.replace(job, workload=workload), workload.spec(_data(job, workload).rows, job.out))
+    return train(dataclasses.replace(job, workload=workload), workload.spec(data_beside(job, workload).rows, job.out))
 
 
 def train_skewed(job: Job) -> Outcome:
     """Train keys of which the first one holds half of all rows, salted."""
-    return _train(job, job.workload.spec(_skewed(job), job.out) | SALTED)
+    return train(job, job.workload.spec(_skewed(job), job.out) | SALTED)
 
 
 def train_skewed_floor(job: Job) -> Outcome:
     """The same run without fits: the median per key, split and salted alike."""
-    return _train(job, job.workload.spec(_skewed(job), job.out) | SALTED | {"estimator": "median"})
+    return train(job, job.workload.spec(_skewed(job), job.out) | SALTED | {"estimator": "median"})
 
 
 def _skewed(job: Job) -> Path:
@@ -163,7 +164,8 @@ def _skewed(job: Job) -> Path:
     return file
 
 
-def _train(job: Job, spec: dict[str, Any]) -> Outcome:
+def train(job: Job, spec: dict[str, Any]) -> Outcome:
+    """Train by a spec and see that each key was."""
     from group_models import api
 
     spark = warm_session(job)

@@ -77,6 +77,13 @@ def measure_night(outcomes: Outcomes, _: int) -> dict[str, float]:
     return {"wall over that of the full run": night.seconds / night.phases["full"], **_worker(night)}
 
 
+def measure_levels(outcomes: Outcomes, _: int) -> dict[str, float]:
+    """A parent of all rows costs one more pass over them at most; baselines and gates a little of the whole."""
+    gated = outcomes["levels/gated"]
+    most = 1.15 * outcomes["levels/none"].seconds + outcomes["levels/floor"].seconds
+    return {"wall over 1.15 x that without + the run without fits": gated.seconds / most, **_worker(gated)}
+
+
 def measure_router(outcomes: Outcomes, _: int) -> dict[str, float]:
     """One row of a router of all models answers at once, also of a key whose model was not read yet."""
     return dict(outcomes["serve/router"].values)
@@ -99,6 +106,7 @@ def all_targets(*, is_small: bool) -> list[Target]:
     skewed = Workload("xgboost", TREES, 41, 40_000) if is_small else Workload("xgboost", TREES, 1_001, 2_000_000)
     changed = Workload("xgboost", TREES, 100, 50_000) if is_small else Workload("xgboost", TREES, 2_000, 2_000_000)
     served = Workload("ridge", RIDGE, 500, 20_000) if is_small else Workload("ridge", RIDGE, 20_000, 400_000)
+    fleet = Workload("ridge", RIDGE, 300, 30_000) if is_small else Workload("ridge", RIDGE, 20_000, 4_000_000)
     return [
         Target("W3/keys/tenfold", many, ("keys/data", "keys/few", "keys/many"), measure_keys),
         Target("W4/skew/half", skewed, ("skew/floor", "skew/salted"), measure_skew),
@@ -106,6 +114,7 @@ def all_targets(*, is_small: bool) -> list[Target]:
         Target("W7/planning/keys", planned, ("plan/synthetic", "plan/measured"), measure_planning),
         Target("W8/serving/router", served, ("serve/router",), measure_router),
         Target("W9/report/page", served, ("report/page",), measure_report),
+        Target("W10/levels/gated", fleet, ("levels/floor", "levels/none", "levels/gated"), measure_levels),
     ]
 
 

@@ -16,6 +16,7 @@ from tests.benchmarks.targets import (
     Judged,
     all_targets,
     measure_keys,
+    measure_levels,
     measure_night,
     measure_planning,
     measure_report,
@@ -33,6 +34,7 @@ TARGETS = [
     "W7/planning/keys",
     "W8/serving/router",
     "W9/report/page",
+    "W10/levels/gated",
 ]
 
 
@@ -69,6 +71,13 @@ def test_a_page_may_take_half_a_minute_and_ten_megabytes():
     for seconds, size, is_met in ((29.0, 9.0, True), (31.0, 9.0, False), (29.0, 11.0, False)):
         found = measure_report({"report/page": Outcome(seconds=seconds, values={"size, MB": size})}, 2)
         assert judged("W9/report/page", found).is_met is is_met
+
+
+def test_parents_and_gates_may_cost_a_pass_over_the_rows_and_a_seventh_of_the_run():
+    beside = {"levels/none": Outcome(seconds=20.0), "levels/floor": Outcome(seconds=10.0)}
+    for seconds, is_met in ((33.0, True), (33.1, False)):
+        found = measure_levels(beside | {"levels/gated": Outcome(seconds=seconds)}, 2)
+        assert judged("W10/levels/gated", found).is_met is is_met
 
 
 def test_ten_times_the_keys_are_compared_with_a_tenth_on_as_many_rows():
