@@ -28,6 +28,7 @@ from group_models.fitting import units
 from group_models.keys import key_id
 from group_models.mlmodel import MlmodelTemplate
 from group_models.serving.routing import MODEL_LINES, Inputs, Router
+from group_models.serving.statuses import NO_MODEL
 from group_models.tables import utc_now
 from tests.benchmarks.workloads import FEATURES, HOLDOUT_SHARE, KEYS, MODEL_SET, RIDGE, TARGET, TIME, TREES
 
@@ -132,7 +133,7 @@ def _loads(result: pd.DataFrame, unit: Unit) -> int:
 
 def _packed(row: Mapping[str, Any]) -> bytes:
     """Return a row of the store as the one value that a model crosses to a worker as."""
-    lines = {"run_ix": 0, **row}
+    lines = {"run_ix": 0, "parent_ix": NO_MODEL, "is_base": 0, **row}
     return "".join(f"{lines[name]}\n" for name in MODEL_LINES).encode() + bytes(row["data"])
 
 

@@ -142,7 +142,7 @@ def night(spark, folder, data, **options):
 
 def test_h4_failed_keys_alone_are_tried_again_and_keep_their_last_good_model(spark, tmp_path):
     keys = [f"k{i}" for i in range(10)]
-    night(spark, tmp_path, dict.fromkeys(keys, (1, False)), run_id="good")
+    night(spark, tmp_path, dict.fromkeys(keys, (4, False)), run_id="good")
     data = {key: (2, key in ("k3", "k7")) for key in keys}
     _, run = night(spark, tmp_path, data, run_id="first")
     assert run.counts == {"trained": 8, "failed": 2}

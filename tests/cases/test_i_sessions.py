@@ -298,7 +298,7 @@ def test_i11_keys_too_small_to_fit_reach_no_worker_and_are_all_in_the_manifest(s
     frame = spark.range(5 * keys + 40).select(
         F.when(F.col("id") < 5 * keys, small).otherwise("large").alias("carrier"),
         F.col("id").cast("double").alias("x"),
-        F.col("id").cast("double").alias("y"),
+        (2 * F.col("id")).cast("double").alias("y"),
     )
     sent = []
     data_rows = spark_train._data_rows
@@ -320,7 +320,7 @@ def test_i11_keys_too_small_to_fit_reach_no_worker_and_are_all_in_the_manifest(s
 
 
 def test_i11_where_every_key_is_too_small_no_job_of_python_is_started(spark, tmp_path, monkeypatch):
-    frame = spark.range(500).select(F.concat(F.lit("k"), F.col("id") % 100).alias("carrier"), "id", "id")
+    frame = spark.range(500).select(F.concat(F.lit("k"), F.col("id") % 100).alias("carrier"), "id", 2 * F.col("id"))
     frame = frame.toDF("carrier", "x", "y")
     monkeypatch.setattr(spark_train, "train_wave", lambda *_, **__: pytest.fail("a wave was started"))
     assert api.train(spec_of(frame, tmp_path, limits={"min_rows": 30}), spark=spark).counts == {"too_small": 100}

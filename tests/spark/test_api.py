@@ -204,7 +204,7 @@ def test_a_carriers_model_is_the_same_in_its_own_run_and_in_a_full_one(spark: Sp
         assert [row[name] for name in alike] == [whole[key][name] for name in alike]
 
 
-@pytest.mark.parametrize("order", [(2, 0, 3, 1), (3, 2, 1, 0)], ids=str)
+@pytest.mark.parametrize("order", [(2, 0, 3, 1), pytest.param((3, 2, 1, 0), marks=pytest.mark.slow)], ids=str)
 def test_carriers_retrained_from_one_base_and_published_in_any_order_are_all_served(
     spark: SparkSession, tmp_path: Path, order: tuple[int, ...]
 ):

@@ -197,7 +197,8 @@ def test_the_metrics_are_those_of_the_stored_form_on_the_holdout_only(spark):
     assert row["rows_used"] < len(rows) - len(held)
 
 
-@pytest.mark.parametrize("case", ["text, early stopping", pytest.param("numbers", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["text, early stopping", "numbers"])
 def test_the_same_rows_give_the_same_bytes_however_they_came(spark, case):
     features, params = CASES[case]
     rows, of = key_rows(features), settings(features, params | {"subsample": 0.7})

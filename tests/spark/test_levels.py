@@ -267,7 +267,13 @@ def test_a_scoped_run_uses_other_parents_as_they_serve(spark: SparkSession, tmp_
 
 
 @pytest.mark.parametrize("oversize", ["salt", pytest.param("sample", marks=pytest.mark.slow)])
-def test_a_parent_with_too_many_rows_is_treated_like_a_key(any_spark: SparkSession, tmp_path: Path, oversize: str):
+@pytest.mark.parametrize(
+    "kind", ["spark", pytest.param("connect_spark", marks=[pytest.mark.slow, pytest.mark.connect])]
+)
+def test_a_parent_with_too_many_rows_is_treated_like_a_key(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, oversize: str
+):
+    any_spark = request.getfixturevalue(kind)
     limits = {"min_rows": worlds.MIN_ROWS, "max_parent_rows": 100}
     asked = spec(any_spark, tmp_path, limits=limits, oversize=oversize)
     api.train(asked, spark=any_spark)

@@ -129,7 +129,7 @@ ACTS = st.sampled_from(["publish", "publish", "rollback", "stop", "move", "move"
 STEPS = st.tuples(ACTS, st.sampled_from(ALIASES), st.integers(0, 9), st.booleans())
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(STEPS, min_size=6, max_size=14))
 def test_the_aliases_serve_what_the_log_says_whatever_happened(steps):
     tables, registry = MemoryTables(), FakeRegistry()
