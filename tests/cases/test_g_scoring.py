@@ -330,7 +330,7 @@ def test_g6_a_worker_holds_few_models_at_once_however_many_and_large_they_are(
     number = F.col("id") % keys
     carrier = F.concat(F.lit("k"), number).alias("carrier")
     frame = spark.range(2 * keys).select(
-        carrier, "id", number.cast("double").alias("x"), number.cast("double").alias("y")
+        carrier, "id", (-number).cast("double").alias("x"), number.cast("double").alias("y")
     )
     estimator = {"object": ballasted(5 * MB), "version": "1"}
     spec = spec_of(frame, tmp_path, estimator=estimator, limits={"min_rows": 1, "max_unit_model_bytes": "64MiB"})
