@@ -243,6 +243,7 @@ def test_e3_a_fleet_of_two_library_versions_shows_and_can_be_renewed_kept_or_ref
     assert {key: row["model_run_id"] for key, row in by_key(api.show(spec)).items()} == {"A": "renewed", "B": "mixed"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_e7_a_class_of_the_training_script_is_scored_by_a_process_that_never_saw_it(tmp_path):
     warehouse = str(tmp_path / "warehouse")

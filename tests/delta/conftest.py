@@ -13,7 +13,6 @@ from tests.deltas import OPTIONS, require_jars
 
 IN_SHORT = (
     "test_a_number_is_taken_once_and_its_rows_stay[connect_spark]",
-    "test_the_numbers_of_removed_rows_stay_taken[spark]",
     "test_of_threads_that_race_for_a_number_exactly_one_wins[spark]",
     "test_a_delta_folder_has_versions_and_views_and_parquet_have_none[connect_spark]",
     "test_a_table_of_an_older_version_gets_the_columns_and_one_of_a_newer_keeps_its_own",

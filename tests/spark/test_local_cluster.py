@@ -78,6 +78,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_i5_executors_get_the_code_of_a_module_that_the_driver_alone_can_import(tmp_path: Path, environment):
     rows = pd.DataFrame([(k, i, float(i), 2.0 * i) for k in "AB" for i in range(5)],
