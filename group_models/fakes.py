@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.errors import StateError
-from group_models.ports import Commit, SparkFrame, SparkSession, Where
+from group_models.ports import Commit, SparkFrame, SparkSession, Where, known_values
 from group_models.tables import Table
 
 Fault: TypeAlias = Literal["raise", "write_then_raise", "write_then_false", "true_without_write"]
@@ -130,6 +130,5 @@ def _arrow(table: Table, rows: pa.Table | SparkFrame) -> pa.Table:
 
 
 def _is_one_of(column: pa.ChunkedArray, values: Collection[str | int | None]) -> pa.ChunkedArray:
-    if isinstance(values, str):
-        raise TypeError(f"a filter is the text {values!r}; give a collection of values")
-    return pc.is_in(column, pa.array(list(values), column.type))
+    known = [*known_values(values), *([None] if None in values else [])]
+    return pc.is_in(column, pa.array(known, column.type))

@@ -25,6 +25,19 @@ LOG_OWNER = "log"
 """Owner of the commits of a table that is one log per model set."""
 
 
+def known_values(values: Collection[str | int | None]) -> list[str | int]:
+    """Return a filter's values but null.
+
+    Raises
+    ------
+    TypeError
+        The filter is a text, whose letters would be taken for values.
+    """
+    if isinstance(values, str):
+        raise TypeError(f"a filter is the text {values!r}; give a collection of values")
+    return [value for value in values if value is not None]
+
+
 @dataclasses.dataclass(frozen=True)
 class Commit:
     """The identity of one append: one append is one number.

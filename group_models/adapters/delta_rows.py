@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
+from group_models.adapters.spark_columns import is_one_of
 from group_models.ports import SparkFrame, Where
 from group_models.tables import Table
 
@@ -32,7 +33,7 @@ def selected(found: SparkFrame, table: Table, names: Sequence[str], where: Where
     types = {column.name: column.type for column in table.columns}
     whole = found.select(*[taken(found, name, types[name]) for name in {**dict.fromkeys(names), **(where or {})}])
     for name, values in (where or {}).items():
-        whole = whole.where(_is_one_of(name, values))
+        whole = whole.where(is_one_of(F.col(name), values))
     return whole.select(*names)
 
 
@@ -40,14 +41,6 @@ def taken(frame: SparkFrame, name: str, kind: str) -> SparkColumn:
     """Return a frame's column cast to a type; null where the frame has none of that name."""
     column = F.col(f"`{name}`") if name in frame.columns else F.lit(None)
     return column.cast(kind).alias(name)
-
-
-def _is_one_of(name: str, values: Collection[str | int | None]) -> SparkColumn:
-    if isinstance(values, str):
-        raise TypeError(f"a filter is the text {values!r}; give a collection of values")
-    known = [value for value in values if value is not None]
-    is_known = F.col(name).isin(known) if known else F.lit(False)  # noqa: FBT003 - a literal
-    return is_known | F.col(name).isNull() if None in values else is_known
 
 
 def all_of(conditions: Sequence[SparkColumn]) -> SparkColumn:

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from group_models.errors import StateError
-from group_models.ports import SparkFrame, SparkSession, Where
+from group_models.ports import SparkFrame, SparkSession, Where, known_values
 from group_models.tables import Table
 
 _ROW_GROUP_BYTES = 16 * 2**20
@@ -79,12 +78,14 @@ def read(table: Table, folders: Sequence[Path], names: Sequence[str], where: Whe
 
 def scan(spark: SparkSession, table: Table, folders: Sequence[Path], names: Sequence[str], where: Where) -> SparkFrame:
     """Return the same as a Spark frame."""
+    from group_models.adapters.spark_columns import is_one_of
+
     if not folders:
         return spark.createDataFrame([], table.spark_schema(names))
     paths = [_escaped(_spark_path(folder)) for folder in folders]
     frame = spark.read.options(**_READ_OPTIONS).schema(table.spark_schema()).parquet(*paths)
     for name, values in where.items():
-        frame = frame.where(_spark_is_one_of(frame[name], values))
+        frame = frame.where(is_one_of(frame[name], values))
     return frame.select(*names)
 
 
@@ -178,19 +179,8 @@ def _condition(table: Table, where: Where) -> ds.Expression | None:
 
 def _is_one_of(table: Table, name: str, values: Collection[str | int | None]) -> ds.Expression:
     kind = table.arrow_schema.field(name).type
-    term = ds.field(name).isin(pa.array(_not_null(values), kind))
+    term = ds.field(name).isin(pa.array(known_values(values), kind))
     return term | ds.field(name).is_null() if None in values else term
-
-
-def _spark_is_one_of(column: Any, values: Collection[str | int | None]) -> Any:
-    term = column.isin(_not_null(values))
-    return term | column.isNull() if None in values else term
-
-
-def _not_null(values: Collection[str | int | None]) -> list[str | int]:
-    if isinstance(values, str):
-        raise TypeError(f"a filter is the text {values!r}; give a collection of values")
-    return [value for value in values if value is not None]
 
 
 def _read_files(files: list[str], table: Table, names: Sequence[str], condition: ds.Expression | None) -> pa.Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from group_models.frames import ColumnKind, Roles
 from group_models.keys import KEY_ID_LENGTH, KeyKind, key_tag
 from group_models.planning.windows import NO_BOUNDS, Bounds
+from group_models.ports import known_values
 
 TIME, TARGET, HASH, HOLDOUT, UNIT, INDEX = "time_us", "y", "row_hash", "is_holdout", "unit", "key_index"
 LEFT_OUT, WEIGHT = "left_out", "w"
@@ -180,6 +181,24 @@ def key_map(columns: Sequence[Column], names: Sequence[str]) -> Column:
     """Return the key as a map from column name to text."""
     pairs = [(F.lit(name), column.cast("string")) for name, column in zip(names, columns, strict=True)]
     return F.create_map(*functools.reduce(operator.add, pairs, ()))
+
+
+def is_one_of(column: Column, values: Collection[str | int | None]) -> Column:
+    """Return whether a column has one of these values, null among them."""
+    known = known_values(values)
+    is_known = column.isin(known) if known else F.lit(False)  # noqa: FBT003 - a literal
+    return is_known | column.isNull() if None in values else is_known
+
+
+def packed(lines: Sequence[Column]) -> Column:
+    """Return a model as one value that crosses to Python: a line for each of these, then the column `data`."""
+    text = F.concat_ws("\n", *lines, F.lit(""))
+    return F.concat(text.cast("binary"), F.coalesce("data", F.lit(b"")))
+
+
+def named_keys(types: Mapping[str, str]) -> list[Column]:
+    """Return the key columns under their own names, read back from a `key` map, in the given Spark types."""
+    return [F.col("key").getItem(name).cast(spark_type).alias(name) for name, spark_type in types.items()]
 
 
 def typed_keys(types: Mapping[str, str]) -> list[Column]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from group_models.adapters.spark_columns import named, upload
+from group_models.adapters.spark_columns import named, named_keys, upload
 from group_models.adapters.spark_source import decides
 
 _ID, _LEVEL = "group_models key_id", "group_models level"
@@ -28,8 +28,7 @@ def places_of(spark: SparkSession, wheres: Sequence[str], key_types: Mapping[str
         return pa.nulls(0, pa.int32())
     levels = {row["level"]: tuple(dict(row["key"])) for row in sizes.select(["level", "key"]).to_pylist()}
     keys = upload(spark, sizes.select(["key_id", "key", "level"]))
-    typed = [F.col("key").getItem(name).cast(kind).alias(name) for name, kind in key_types.items()]
-    rows = keys.select(F.col("key_id").alias(_ID), F.col("level").alias(_LEVEL), *typed)
+    rows = keys.select(F.col("key_id").alias(_ID), F.col("level").alias(_LEVEL), *named_keys(key_types))
     holds = []
     for place, where in enumerate(wheres):
         decided = [name for name, columns in levels.items() if decides(where, columns, list(key_types))]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +12,10 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
+from group_models.adapters.spark_parents import with_nearest
 from group_models.fitting.pooled import PARENT_IX, PARENT_MODEL, PARENT_PART
 
 PARENT_PARTS = "parent_parts"
-MODEL_COLUMNS = ("run_id", "key_id", "part", "number", "format", "data_file", "sha256", "data")
 _PLACE = ("run_id", "key_id", "part", "number")
 _HEADER = ("key_id", "run_id", "part", "n_parts", "is_measured", "is_final", "is_newer", "format", "data_file",
            "sha256")  # fmt: skip
@@ -34,7 +32,7 @@ class Pool:
     Attributes
     ----------
     store
-        Rows of the store with the models of their parts, `MODEL_COLUMNS`; None without parents.
+        Rows of the store with the models of their parts, `spark_references.STORED`; None without parents.
     parents
         `parent_ix, key_id, run_id, key (dict), n_parts`.
     models
@@ -51,33 +49,8 @@ class Pool:
 
 def with_parents(keys: DataFrame, pool: Pool) -> DataFrame:
     """Return keys (with their `key` map) with `parent_ix` and `parent_parts` of the parent each builds on, or null."""
-    found: list[tuple[Column, Column]] = []
-    for place, level in enumerate(pool.levels):
-        of_level = [row for row in pool.parents if set(row["key"]) == set(level)]
-        if of_level:
-            keys = _joined(keys, of_level, level, f"_{place}")
-            found.append((F.col(f"{PARENT_IX}_{place}"), F.col(f"{PARENT_PARTS}_{place}")))
-    ix, parts = zip(*found, strict=True) if found else ((), ())
-    nothing = F.lit(None).cast("int")
-    return keys.withColumn(PARENT_IX, F.coalesce(*ix, nothing)).withColumn(PARENT_PARTS, F.coalesce(*parts, nothing))
-
-
-def _joined(keys: DataFrame, parents: Sequence[Mapping[str, Any]], level: Sequence[str], end: str) -> DataFrame:
-    if not level:
-        (row,) = parents
-        return keys.withColumn(PARENT_IX + end, F.lit(row["parent_ix"])).withColumn(
-            PARENT_PARTS + end, F.lit(row["n_parts"])
-        )
-    texts = {f"parent_key{end}_{i}": name for i, name in enumerate(level)}
-    rows = [
-        {short: row["key"][name] for short, name in texts.items()}
-        | {PARENT_IX + end: row["parent_ix"], PARENT_PARTS + end: row["n_parts"]}
-        for row in parents
-    ]
-    kinds = dict.fromkeys(texts, pa.string()) | {PARENT_IX + end: pa.int32(), PARENT_PARTS + end: pa.int32()}
-    table = F.broadcast(upload(keys.sparkSession, pa.Table.from_pylist(rows, pa.schema(kinds))))
-    is_of = [F.col("key").getItem(name).eqNullSafe(F.col(short)) for short, name in texts.items()]
-    return keys.join(table, functools.reduce(operator.and_, is_of), "left")
+    parents = [{**row, PARENT_PARTS: row["n_parts"]} for row in pool.parents]
+    return with_nearest(keys, parents, pool.levels, [PARENT_IX, PARENT_PARTS])
 
 
 def part_of_parent(seed: int) -> Column:

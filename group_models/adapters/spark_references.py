@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
+from group_models.adapters.spark_parents import with_nearest
 from group_models.fitting.references import HEADER, NO_REFERENCE, Role
 from group_models.tables import WHOLE
 
@@ -93,23 +94,10 @@ NO_REFERENCES = References.none()
 
 def with_links(assigned: DataFrame, references: References) -> DataFrame:
     """Return keys (with a column `key`, a map) with `parent int` and `global int`, the numbers of their references."""
-    found = []
-    for place, (level, columns) in enumerate(references.levels.items()):
-        of_level = references.parents.filter(pc.equal(references.parents["level"], level))
-        if not columns:
-            found.append(F.lit(references.over_all))
-        elif of_level.num_rows:
-            name, key = f"reference_{place}", f"parent_key_{place}"
-            named = of_level.select(["reference", "key"]).rename_columns([name, key])
-            parents = F.broadcast(upload(assigned.sparkSession, named))
-            is_parent = F.lit(True)  # noqa: FBT003 - a literal column
-            for column in columns:
-                is_parent &= F.col("key").getItem(column).eqNullSafe(F.col(key).getItem(column))
-            assigned = assigned.join(parents, is_parent, "left").drop(key)
-            found.append(F.col(name))
-    none = F.lit(NO_REFERENCE)
-    parent = F.coalesce(*found, none).cast("int").alias("parent")
-    return assigned.select("*", parent, F.lit(references.over_all).cast("int").alias("global"))
+    parents = [{**row, "key": dict(row["key"]), "parent": row["reference"]} for row in references.parents.to_pylist()]
+    nearest = with_nearest(assigned, parents, list(references.levels.values()), ["parent"])
+    parent = F.coalesce("parent", F.lit(NO_REFERENCE))
+    return nearest.withColumn("parent", parent).withColumn("global", F.lit(references.over_all).cast("int"))
 
 
 def linked_keys(keys: Sequence[Mapping[str, Any]], spark: SparkSession) -> DataFrame:
@@ -179,4 +167,4 @@ def packed_model(role: Role, reference: Column, seen_until_us: Column | None = N
     seen = F.lit(0) if seen_until_us is None else seen_until_us
     texts = {"role": F.lit(role), "reference": reference, "seen_until_us": seen}
     lines = [F.coalesce(texts.get(name, F.col(name)).cast("string"), F.lit("")) for name in HEADER]
-    return F.concat(F.concat_ws("\n", *lines, F.lit("")).cast("binary"), F.coalesce("data", F.lit(b""))).alias(MODEL)
+    return sc.packed(lines).alias(MODEL)

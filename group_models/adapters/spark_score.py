@@ -106,8 +106,7 @@ def _models_first(rows: DataFrame) -> DataFrame:
 
 def _packed_model() -> Column:
     """Return the columns of a model, those of `routing.MODEL_LINES` and `data`, as the one that crosses to Python."""
-    lines = F.concat_ws("\n", *[F.col(name).cast("string") for name in MODEL_LINES], F.lit(""))
-    return F.concat(lines.cast("binary"), F.coalesce("data", F.lit(b""))).alias(MODEL)
+    return sc.packed([F.col(name).cast("string") for name in MODEL_LINES]).alias(MODEL)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_models.adapters.delta_errors import answer
-from group_models.adapters.spark_columns import named, upload
+from group_models.adapters.spark_columns import named, named_keys, upload
 from group_models.adapters.spark_errors import SPARK_ERRORS, first_line
 from group_models.errors import DataError, SpecError
 from group_models.estimators.objects import resolve
@@ -223,7 +223,5 @@ def keys_in_scope(spark: SparkSession, where: str, key_types: Mapping[str, str],
         [(key_id, dict(key)) for key_id, key in zip(keys["key_id"], keys["key"], strict=True)],
         "key_id string, key map<string,string>",
     )
-    typed = given.select(
-        "key_id", *[F.col("key").getItem(name).cast(kind).alias(name) for name, kind in key_types.items()]
-    )
+    typed = given.select("key_id", *named_keys(key_types))
     return [row["key_id"] for row in typed.where(where).select("key_id").collect()]

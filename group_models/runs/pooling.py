@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.adapters import spark_pool
+from group_models.adapters.spark_references import STORED
 from group_models.estimators.registry import make_family
 from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings, PoolSettings
 from group_models.keys import level_name
 from group_models.live.manifest import first_rows
-from group_models.live.sets import Live, read_without_pins
+from group_models.live.sets import Live
 from group_models.mlmodel import MlmodelTemplate, requirements
 from group_models.planning.plans import Plan
 from group_models.planning.pooled import MIN_PARTS
 from group_models.ports import Where
 from group_models.runs.preparing import Prepared
-from group_models.runs.resuming import read_events
 from group_models.runs.spec_estimators import family_of_children, pooled_settings
 from group_models.spec import ParentSpec
 from group_models.tables import MANIFEST, STORE, WHOLE, micros
@@ -47,11 +47,17 @@ def pool_settings(prepared: Prepared, settings: FitSettings) -> FitSettings:
     return dataclasses.replace(settings, pooling=pooling)
 
 
-def find_pool(prepared: Prepared, plan: Plan, settings: FitSettings) -> spark_pool.Pool:
-    """Return the parents that keys can build on: of tonight, or else those that serve and are of the present spec."""
+def find_pool(prepared: Prepared, plan: Plan, settings: FitSettings, live: Live) -> spark_pool.Pool:
+    """Return the parents that keys can build on: of tonight, or else those that serve and are of the present spec.
+
+    Parameters
+    ----------
+    live
+        What served when the run started.
+    """
     tables, model_set = prepared.tables, settings.model_set
     tonight = _of_tonight(prepared, plan, settings)
-    found = [*tonight, *_of_before(prepared, settings, {row["key_id"] for row in tonight})]
+    found = [*tonight, *_of_before(prepared, live, {row["key_id"] for row in tonight})]
     where: Where = {
         "model_set": [model_set],
         "run_id": sorted({row["run_id"] for row in found}),
@@ -69,7 +75,7 @@ def find_pool(prepared: Prepared, plan: Plan, settings: FitSettings) -> spark_po
             models += [{"parent_ix": len(parents), **part} for part in own]
             parents.append({"parent_ix": len(parents), **row})
     return spark_pool.Pool(
-        tables.scan(prepared.spark, STORE, columns=spark_pool.MODEL_COLUMNS, where=where) if models else None,
+        tables.scan(prepared.spark, STORE, columns=STORED, where=where) if models else None,
         parents,
         models,
         list(prepared.spec.pooled_levels),
@@ -84,22 +90,16 @@ def _of_tonight(prepared: Prepared, plan: Plan, settings: FitSettings) -> list[d
     where: Where = {
         "model_set": [settings.model_set], "run_id": [settings.run_id], "key_id": ids, "part": [WHOLE],
     }  # fmt: skip
-    stored = (
-        first_rows(prepared.tables.read(STORE, columns=["key_id", "part", "number", "status"], where=where))
-        if (ids)
-        else STORE.empty()
-    )
+    columns = ["key_id", "part", "number", "status"]
+    stored = first_rows(prepared.tables.read(STORE, columns=columns, where=where)) if ids else STORE.empty()
     trained = set(stored.filter(pc.equal(stored["status"], "trained"))["key_id"].to_pylist())
     rows = salted.select(["key_id", "key", "n_parts"]).to_pylist()
     return [{**row, "key": dict(row["key"]), "run_id": settings.run_id} for row in rows if row["key_id"] in trained]
 
 
-def _of_before(prepared: Prepared, settings: FitSettings, tonight: set[str]) -> list[dict[str, Any]]:
+def _of_before(prepared: Prepared, live: Live, tonight: set[str]) -> list[dict[str, Any]]:
     """Return the other parents, of earlier runs, that serve and were trained by the present spec."""
-    spec, tables = prepared.spec, prepared.tables
-    started = read_events(tables, spec.model_set, settings.run_id).started or {}
-    live = read_without_pins(tables, spec.model_set, started.get("base_release"))
-    names = [level_name(level) for level in spec.pooled_levels]
+    names = [level_name(level) for level in prepared.spec.pooled_levels]
     keys = live.keys[live.keys["level"].isin(names) & live.keys["model_run_id"].notna()]
     keys = keys[~keys.index.isin(list(tonight))]
     return [

@@ -8,7 +8,7 @@ import time
 
 import pyarrow.compute as pc
 
-from group_models.adapters.spark_references import NO_REFERENCES, References
+from group_models.adapters.spark_references import NO_REFERENCES
 from group_models.estimators.registry import make_family
 from group_models.fitting.deaths import FitLimits
 from group_models.fitting.outcomes import FitSettings
@@ -42,24 +42,25 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
         is_own = len(columns) == len(prepared.roles.keys)
         rows = prepared.rows(level=None if is_own else columns)
         of_level = dataclasses.replace(settings, keeps_measured=not is_own)
-        references = comparing.of_level(level) if comparing else NO_REFERENCES
-        _train_level(prepared, plan, plan.at(level), rows, of_level, say, references)
+        _train_level(prepared, plan, level, rows, of_level, say, comparing)
 
 
 def _train_level(
     prepared: Prepared,
     plan: Plan,
-    of_level: Plan,
+    level: str,
     rows: SparkFrame,
     settings: FitSettings,
     say: Say,
-    references: References,
+    comparing: Comparing | None,
 ) -> None:
     """Commit every wave of one level, and what its salted keys become."""
-    parts, pool = of_level.parts(), None
-    is_own = of_level.keys.num_rows and of_level.keys["level"][0].as_py() == prepared.levels.own
-    if prepared.spec.is_pooled and is_own:
-        settings, pool = pool_settings(prepared, settings), find_pool(prepared, plan, settings)
+    of_level, pool = plan.at(level), None
+    parts = of_level.parts()
+    references = comparing.of_level(level) if comparing else NO_REFERENCES
+    # Who pools has parents, and who has parents compares with them.
+    if prepared.spec.is_pooled and comparing and level == prepared.levels.own:
+        settings, pool = pool_settings(prepared, settings), find_pool(prepared, plan, settings, comparing.live)
         say(f"keys build on {number_text(len(pool.parents), 'parent')}")
     distributed = distributed_keys(of_level)
     for wave in sorted(pc.unique(parts["wave"]).to_pylist()):
