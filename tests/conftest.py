@@ -143,3 +143,14 @@ def connect_spark(_classic: SparkSession, connect_port: int) -> Iterator[SparkSe
 def any_spark(request: pytest.FixtureRequest) -> SparkSession:
     """Each kind of session in turn."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("spark", marks=pytest.mark.spark),
+        pytest.param("connect_spark", marks=[pytest.mark.connect, pytest.mark.slow]),
+    ]
+)
+def either_spark(request: pytest.FixtureRequest) -> SparkSession:
+    """Each kind of session in turn, that of Connect among the slow tests."""
+    return request.getfixturevalue(request.param)

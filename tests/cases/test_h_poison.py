@@ -115,12 +115,9 @@ def halved(spark, folder, said, **changes):
     return by_key(api.show(spec))["bad"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["spark", pytest.param("connect_spark", marks=[pytest.mark.slow, pytest.mark.connect])]
-)
-def test_h3_without_isolation_the_wave_is_halved_until_the_poison_key_is_alone(kind, request, tmp_path):
+def test_h3_without_isolation_the_wave_is_halved_until_the_poison_key_is_alone(either_spark, tmp_path):
     said = []
-    bad = halved(request.getfixturevalue(kind), tmp_path, said.append, isolation="never")
+    bad = halved(either_spark, tmp_path, said.append, isolation="never")
     assert "wave 1: a worker died; its 5 keys are halved until the one that kills its worker is alone" in said
     assert "wave 1: carrier=bad kills its worker; it is a row of status crashed" in said
     assert "or took longer than timeout_s, 600 s; the standard error of the executor says how" in bad["reason"]

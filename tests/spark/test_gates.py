@@ -39,17 +39,11 @@ def by_key(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
     return {row["key"].get("carrier", ()): row for row in rows}
 
 
-@pytest.mark.parametrize(
-    "kind", ["spark", pytest.param("connect_spark", marks=[pytest.mark.slow, pytest.mark.connect])]
-)
-def test_a_key_whose_new_model_is_worse_than_the_one_that_serves_keeps_that(
-    request: pytest.FixtureRequest, kind: str, tmp_path: Path
-):
-    any_spark = request.getfixturevalue(kind)
+def test_a_key_whose_new_model_is_worse_than_the_one_that_serves_keeps_that(either_spark: SparkSession, tmp_path: Path):
     gates = {"champion": {"tolerance": 0.5, "min_rows": 15}}
-    api.train(spec(any_spark, night("AB", HOURS), tmp_path, gates=gates), spark=any_spark, run_id="one")
-    asked = spec(any_spark, night("ABN", 100, odd="B"), tmp_path, gates=gates)
-    run = api.train(asked, spark=any_spark, run_id="two")
+    api.train(spec(either_spark, night("AB", HOURS), tmp_path, gates=gates), spark=either_spark, run_id="one")
+    asked = spec(either_spark, night("ABN", 100, odd="B"), tmp_path, gates=gates)
+    run = api.train(asked, spark=either_spark, run_id="two")
     assert (run.refusal, run.counts) == (None, {"trained": 2, "rejected": 1})
     rows = by_key(api.show(asked))
     said = {key: (row["status"], row["serves"], row["model_run_id"]) for key, row in rows.items()}

@@ -267,16 +267,10 @@ def test_a_scoped_run_uses_other_parents_as_they_serve(spark: SparkSession, tmp_
 
 
 @pytest.mark.parametrize("oversize", ["salt", pytest.param("sample", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "kind", ["spark", pytest.param("connect_spark", marks=[pytest.mark.slow, pytest.mark.connect])]
-)
-def test_a_parent_with_too_many_rows_is_treated_like_a_key(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, oversize: str
-):
-    any_spark = request.getfixturevalue(kind)
+def test_a_parent_with_too_many_rows_is_treated_like_a_key(either_spark: SparkSession, tmp_path: Path, oversize: str):
     limits = {"min_rows": worlds.MIN_ROWS, "max_parent_rows": 100}
-    asked = spec(any_spark, tmp_path, limits=limits, oversize=oversize)
-    api.train(asked, spark=any_spark)
+    asked = spec(either_spark, tmp_path, limits=limits, oversize=oversize)
+    api.train(asked, spark=either_spark)
     rows = by_texts(api.show(asked))
     policies = {key: row["policy"] for key, row in rows.items() if row["status"] == "trained"}
     large = {"salt": "salted", "sample": "sampled"}[oversize]
@@ -289,10 +283,10 @@ def test_a_parent_with_too_many_rows_is_treated_like_a_key(
     assert {"parent_mae", "global_mae", "parent_difference_se"} <= set(rows[("UA",)]["baseline_metrics"])
     assert {"parent_mae", "global_mae"} <= set(rows["UA", "1"]["baseline_metrics"])
     assert api.score(STRANGERS, asked)["prediction"].notna().all()
-    again = api.train(asked, spark=any_spark)
+    again = api.train(asked, spark=either_spark)
     assert again.counts == {"too_small": 8, "unchanged": 4}
     assert again.facts()["parents"] == "carrier 4 (3 unchanged, 1 too_small); global 1 (1 unchanged)"
-    other = api.train({**asked, "limits": {**limits, "max_parent_rows": 99}}, spark=any_spark)
+    other = api.train({**asked, "limits": {**limits, "max_parent_rows": 99}}, spark=either_spark)
     assert other.counts == {"too_small": 8, "unchanged": 4}
     assert other.facts()["parents"] == "carrier 4 (3 trained, 1 too_small); global 1 (1 trained)"
 
