@@ -21,6 +21,7 @@ from group_models.spec_fields import (
     Estimator,
     Fields,
     Holdout,
+    Importance,
     Level,
     Limits,
     Metric,
@@ -44,6 +45,7 @@ __all__ = [
     "Compute",
     "Estimator",
     "Holdout",
+    "Importance",
     "Level",
     "Limits",
     "Metric",
@@ -105,6 +107,7 @@ class Spec(Fields):
     task: Literal["regression"] = "regression"
     holdout: Holdout = Holdout()
     refit: bool = True
+    importance: Importance = "auto"
     limits: Limits = Limits()
     oversize: Oversize = "salt"
     isolation: Literal["auto", "always", "never"] = "auto"
@@ -282,6 +285,11 @@ class Spec(Fields):
         for written, override in zip(plain["overrides"], self.overrides, strict=True):
             if override.estimator is not None and override.estimator.object is not None:
                 written["estimator"]["object"] = override.estimator.describe()
+        self._leave_out_defaults(plain)
+        return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
+
+    def _leave_out_defaults(self, plain: dict[str, Any]) -> None:
+        """Remove from the plain spec what is as it was before there were such fields."""
         # A run that started before there were these goes on.
         for name in ("levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours", "gates"):
             if not getattr(self, name):
@@ -290,7 +298,8 @@ class Spec(Fields):
             del plain["holdout"]["gap_hours"]
         if not self.is_pooled:
             del plain["pooling"]
-        return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
+        if self.importance == "auto":
+            del plain["importance"]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""

@@ -47,6 +47,9 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Metric: TypeAlias = Literal["mae", "rmse"]
 """Errors in the target's units, of which lower is better."""
 
+Importance: TypeAlias = Literal["auto", "permutation", "none"]
+"""Of features: as each family tells it cheaply, by shuffling each, or none."""
+
 Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]
 Level = Annotated[tuple[str, ...], Field(strict=False)]

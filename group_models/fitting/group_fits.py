@@ -20,6 +20,7 @@ from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken, weighted_medians
 from group_models.evaluation import grouped_metrics, why_no_metrics
 from group_models.fitting.outcomes import MEASURED, TRAIN_MEDIAN, FitSettings, identity, stored_columns
+from group_models.fitting.reasons import GroupImportances, GroupReasons, GroupRows, Seen, importance_columns
 from group_models.fitting.references import Columns, UnitPredictions
 from group_models.fitting.unit_rows import UnitRows
 from group_models.keys import key_seed
@@ -70,6 +71,10 @@ class _Rows:
         fit = family.refit_groups if is_refit else family.fit_groups
         return fit(self.table, self.y, self.offsets, **weights)
 
+    def plain(self) -> GroupRows:
+        """Return the rows as what is told of models takes them."""
+        return GroupRows(self.table, self.y, self.offsets, self.weight)
+
     def medians(self) -> Floats:
         """Return the median target of each key."""
         if self.weight is None:
@@ -106,13 +111,26 @@ def fit_groups(
             "finished_at": utc_now(),
         }
         outcome = done.outcome(own, settings)
-        stored = stored_columns(done.fitted(own, seed), key_id, key, settings)
+        final = done.fitted(own, seed)
+        if settings.importance == "permutation":
+            outcome |= _permutation(unit, place, done, own, seed, final, settings)
+        stored = stored_columns(final, key_id, key, settings)
         outcomes[place] = [{**shared, **outcome, **stored}]
         if settings.keeps_measured and (first := done.measured_fit(own, seed)) is not None:
             median = {"holdout_rows": outcome["holdout_rows"], "baseline_metrics": {TRAIN_MEDIAN: done.median(own)}}
             kept = stored_columns(first, key_id, key, settings)
             outcomes[place].append({**shared, **kept, **median, "part": MEASURED})
     return outcomes
+
+
+def _permutation(
+    unit: UnitRows, place: int, done: _Done, own: int, seed: int, final: Fitted, settings: FitSettings
+) -> dict[str, Any]:
+    """Return the permutation importance of one key, with the model that has not seen its holdout."""
+    key, first = unit.key(place), done.measured_fit(own, seed)
+    held = None if first is None else np.flatnonzero(key.is_holdout)
+    seen = Seen(key.x, key.y, key.weight, slice(0, len(key.y)), held)
+    return importance_columns(final, first or final, seen, settings, seed)
 
 
 def _able(unit: UnitRows, family: BatchedFamily) -> Flags:
@@ -191,6 +209,9 @@ class _Done:
     first: FittedGroups
     measured: _Measured
     again: FittedGroups | None
+    reasons: GroupReasons
+    importance: GroupImportances | None
+    importance_again: GroupImportances | None
 
     @classmethod
     def of(cls, rows: _Rows, family: BatchedFamily, settings: FitSettings) -> _Done:
@@ -204,11 +225,18 @@ class _Done:
         measured = _Measured.of(first, train, rows.where(is_held))
         holds = first.holds.copy()
         holds[is_split] &= measured.is_finite
-        again = None
+        again, told_again, told = None, None, None
         if settings.refit and is_split.any():
-            again = rows.of_keys(is_split).fitted_by(family, is_refit=True)
+            of_keys = rows.of_keys(is_split)
+            again = of_keys.fitted_by(family, is_refit=True)
             holds[is_split] &= again.holds
-        return cls(rows, held, gap, holds, first, measured, again)
+            told_again = GroupImportances.of(again, of_keys.plain(), settings)
+        if again is None or not is_split.all():
+            told = GroupImportances.of(first, train.plain(), settings)
+        split = is_split, train.of_keys(is_split).plain(), held[is_split]
+        maps = {"metrics": measured.metrics, "baseline_metrics": measured.baseline}
+        reasons = GroupReasons.of(first, train.plain(), split, measured.median, maps, settings.metric)
+        return cls(rows, held, gap, holds, first, measured, again, reasons, told, told_again)
 
     def fitted(self, own: int, seed: int) -> Fitted:
         """Return the model of one key that is stored."""
@@ -228,4 +256,11 @@ class _Done:
         """Return what the split of one key says of it."""
         held, rows, gap = int(self.held[own]), int(self.rows.counts[own]), int(self.gap[own])
         reason = None if settings.holdout_by == "none" else why_no_metrics(held, rows, gap)
-        return {"holdout_rows": held, "reason": reason, **self.measured.columns(own)}
+        columns = {**self.measured.columns(own), **self.reasons.columns(own), **self._importance(own)}
+        return {"holdout_rows": held, "reason": reason, **columns}
+
+    def _importance(self, own: int) -> dict[str, Any]:
+        """Return the importance of the features in the model of one key that is stored."""
+        is_again = self.again is not None and bool(self.measured.flags[own])
+        told, place = (self.importance_again, int(self.measured.place[own])) if is_again else (self.importance, own)
+        return {} if told is None else told.columns(place)

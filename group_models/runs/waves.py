@@ -125,4 +125,5 @@ def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
         limits=FitLimits(timeout_s=spec.limits.timeout_s, memory_bytes=spec.compute.memory_per_worker),
         is_isolated=spec.isolation == "always",
         metric=spec.metric,
+        importance=spec.importance,
     )
