@@ -148,7 +148,8 @@ class BoosterPredictor:
             enable_categorical=bool(self.columns.categories),
             nthread=1,
         )
-        return np.asarray(self.native.predict(data, pred_contribs=True), dtype=np.float64)
+        found = np.asarray(self.native.predict(data, pred_contribs=True), dtype=np.float64)
+        return found.reshape(len(x), len(names) + 1)  # of no rows xgboost gives one dimension
 
     def dump(self) -> bytes:
         """Return the model as UBJSON."""

@@ -264,7 +264,8 @@ def _part_outcomes(
     """
     is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
     median = weighted_median(key.y[seen.train], taken(key.weight, seen.train))
-    errors = TrainErrors.of(fitted, seen, median)
+    # A part of one's own estimator predicts first where the ensemble is measured, and there its key answers for it.
+    errors = None if settings.estimator.name is None else TrainErrors.of(fitted, seen, median)
     beside = {} if errors is None else named(errors.base)
     of_train: dict[str, Any] = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: median, **beside}}
     of_train["train_metrics"] = None if errors is None else named(errors.own)
