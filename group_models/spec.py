@@ -22,6 +22,7 @@ from group_models.spec_fields import (
     Fields,
     Holdout,
     Importance,
+    Intervals,
     Level,
     Limits,
     Metric,
@@ -108,6 +109,7 @@ class Spec(Fields):
     holdout: Holdout = Holdout()
     refit: bool = True
     importance: Importance = "auto"
+    intervals: Intervals = ()
     limits: Limits = Limits()
     oversize: Oversize = "salt"
     isolation: Literal["auto", "always", "never"] = "auto"
@@ -248,6 +250,18 @@ class Spec(Fields):
             )
         return None
 
+    @pydantic.model_validator(mode="after")
+    def _intervals_have_residuals(self) -> Self:
+        if self.intervals and self.holdout_by == "none":
+            raise ValueError(
+                "intervals: they are made of errors on the holdout, and the spec says `holdout: {by: none}`"
+            )
+        if self.intervals and str(self.task) != "regression":
+            raise ValueError(
+                f"intervals: they are around a number, and the spec says `task: {self.task}`; leave them out"
+            )
+        return self
+
     @property
     def asks_champion(self) -> bool:
         """Whether a gate compares new models with those that serve now."""
@@ -300,11 +314,15 @@ class Spec(Fields):
             del plain["pooling"]
         if self.importance == "auto":
             del plain["importance"]
+        if not self.intervals:
+            del plain["intervals"]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
-        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, "candidates", "sample_weight") if name in plain}
+        decides = {
+            name: plain[name] for name in (*_DECIDE_A_FIT, "candidates", "sample_weight", "intervals") if name in plain
+        }
         if self.is_pooled:
             decides["pooling"] = plain["pooling"]
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]

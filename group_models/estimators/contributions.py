@@ -18,6 +18,7 @@ import pandas as pd
 from group_models.errors import ModelError
 from group_models.estimators.base import Predictor
 from group_models.estimators.boosters import BoosterPredictor
+from group_models.estimators.bounded import BoundedPredictor
 from group_models.estimators.children import PARENT, ChildPredictor, PooledPredictor
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, linear_form
@@ -62,6 +63,8 @@ def contributions(predictor: Predictor, x: pd.DataFrame) -> Contributions:
     ModelError
         None are known of such a model; the message says of which they are.
     """
+    if isinstance(predictor, BoundedPredictor):
+        return contributions(predictor.model, x)
     if isinstance(predictor, EnsemblePredictor):
         parts = [contributions(part, x) for part in predictor.parts]
         return functools.reduce(Contributions.plus, parts).scaled(1.0 / len(parts))

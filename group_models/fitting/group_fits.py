@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from group_models.estimators.batched import BatchedFamily, FittedGroups, medians
 from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken, weighted_medians
 from group_models.evaluation import grouped_metrics, why_no_metrics
+from group_models.fitting.intervals import GroupIntervals
 from group_models.fitting.outcomes import MEASURED, TRAIN_MEDIAN, FitSettings, identity, stored_columns
 from group_models.fitting.reasons import GroupImportances, GroupReasons, GroupRows, Seen, importance_columns
 from group_models.fitting.references import Columns, UnitPredictions
@@ -41,6 +42,7 @@ class _Rows:
     offsets: Ints
     weight: Floats | None
     references: UnitPredictions
+    row_hash: Ints
 
     @property
     def counts(self) -> Ints:
@@ -63,7 +65,8 @@ class _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         weight, references = taken(self.weight, rows), self.references.take(rows)
         held, gap = self.is_holdout[rows], self.is_gap[rows]
-        return _Rows(self.table.take(rows), self.y[rows], held, gap, offsets, weight, references)
+        taken_ = self.table.take(rows), self.y[rows], held, gap, offsets, weight, references, self.row_hash[rows]
+        return _Rows(*taken_)
 
     def fitted_by(self, family: BatchedFamily, *, is_refit: bool = False) -> FittedGroups:
         """Return the models of the keys, such as are measured or, of a refit, such as are stored."""
@@ -93,7 +96,8 @@ def fit_groups(
     if not len(places):
         return {}
     is_gap = settings.is_in_gap(unit.time_us)
-    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, unit.weight, references).of_keys(is_able)
+    beside = unit.weight, references, unit.row_hash
+    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, *beside).of_keys(is_able)
     done = _Done.of(rows, family, settings)
     share = rows.counts / len(rows.y)
     seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
@@ -164,15 +168,16 @@ class _Measured:
     baseline: Mapping[str, Floats]
     median: Floats
     compared: Columns
+    intervals: GroupIntervals | None
 
     @classmethod
-    def of(cls, fitted: FittedGroups, train: _Rows, holdout: _Rows) -> _Measured:
+    def of(cls, fitted: FittedGroups, train: _Rows, holdout: _Rows, levels: Sequence[float]) -> _Measured:
         """Measure what was fitted to the training rows on the held ones; keys without these have none there."""
         flags = holdout.counts > 0
         place = np.cumsum(flags) - 1
         if not flags.any():
             none = Columns({}, np.zeros(0, dtype=np.int64))
-            return cls(flags, place, flags[:0], {}, {}, np.zeros(0), none)
+            return cls(flags, place, flags[:0], {}, {}, np.zeros(0), none, None)
         starts = holdout.offsets[:-1][flags]
         prediction = fitted.predict(holdout.table, holdout.offsets)
         known = train.of_keys(flags)
@@ -185,6 +190,7 @@ class _Measured:
             grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts, holdout.weight),
             median,
             holdout.references.compared(holdout.y, prediction, starts, holdout.weight),
+            GroupIntervals.of(holdout.y, prediction, holdout.row_hash, holdout.counts[flags], levels),
         )
 
     def columns(self, own: int) -> dict[str, Any]:
@@ -195,6 +201,7 @@ class _Measured:
         found = {"metrics": self.metrics, "baseline_metrics": self.baseline}
         columns = {name: {m: float(values[place]) for m, values in of.items()} for name, of in found.items()}
         columns["baseline_metrics"] |= self.compared.of_key(int(place))
+        columns |= {} if self.intervals is None else self.intervals.columns(int(place))
         return columns
 
 
@@ -222,7 +229,7 @@ class _Done:
         is_held = rows.is_holdout & of_split
         train = rows.where(~(is_held | (rows.is_gap & of_split)))
         first = train.fitted_by(family)
-        measured = _Measured.of(first, train, rows.where(is_held))
+        measured = _Measured.of(first, train, rows.where(is_held), settings.intervals)
         holds = first.holds.copy()
         holds[is_split] &= measured.is_finite
         again, told_again, told = None, None, None

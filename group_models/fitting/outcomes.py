@@ -82,6 +82,8 @@ class FitSettings:
         Of a run whose keys build on parents; None of others, and of parents.
     importance
         Which importance of features is told of a model.
+    intervals
+        The levels of the intervals that are measured, ascending.
     """
 
     model_set: str
@@ -107,6 +109,7 @@ class FitSettings:
     is_in_time: bool = True
     pooling: PoolSettings | None = None
     importance: Importance = "auto"
+    intervals: tuple[float, ...] = ()
 
     def of(self, place: float | None) -> FitSettings:
         """Return the settings for the keys of an override; as they are for those of none."""

@@ -109,6 +109,7 @@ def with_metrics(outcome: PartsOutcome, measured: Measured) -> dict[str, Any]:
         "metrics": model.metrics(),
         "baseline_metrics": {**measured.baseline.metrics(), **compared},
     }
+    metrics |= measured.residuals.columns(outcome.settings.intervals)
     if outcome.train_errors is not None:
         metrics |= outcome.train_errors.columns(metrics, outcome.settings, held_rows=model.count)
     return {**outcome.columns, **metrics, "holdout_rows": model.count}

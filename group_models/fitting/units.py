@@ -20,6 +20,7 @@ from group_models.fitting.choosing import choose_family, families_of
 from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
+from group_models.fitting.intervals import interval_columns
 from group_models.fitting.isolation import fit_in_child, run_in_child
 from group_models.fitting.outcomes import (
     MEASURED,
@@ -218,7 +219,7 @@ def _train_key(
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
-        measured = _measure(fitted, key, train, holdout, predicted)
+        measured = _measure(fitted, key, train, holdout, predicted, settings)
     median = weighted_median(key.y[train], taken(key.weight, train))
     if (errors := TrainErrors.of(fitted, seen, median)) is not None:
         held_rows = int(key.is_holdout.sum()) if measured else 0
@@ -318,7 +319,9 @@ def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
     return slice(first, last) if last - first == len(places) else places
 
 
-def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions) -> dict[str, Any]:
+def _measure(
+    fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions, settings: FitSettings
+) -> dict[str, Any]:
     """Return metrics of the model, of the training median and of its references, on the holdout only."""
     y = key.y[holdout]
     prediction = fitted.predict(key.x.iloc[holdout])
@@ -331,4 +334,5 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted
     return {
         "metrics": regression_metrics(y, prediction, weight),
         "baseline_metrics": regression_metrics(y, median, weight) | compared,
+        **interval_columns(y, prediction, key.row_hash[holdout], settings.intervals),
     }
