@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from group_models.conformal import coverage, half_widths, least_rows, rank
@@ -140,7 +139,9 @@ def test_a_salted_key_has_the_interval_of_its_ensemble():
         parts += fit_unit(own, keys_of(1, part=[part], n_parts=2), settings).to_dict("records")
     outcome = judge_parts([{**row, "number": 0} for row in parts], {"key_id": "k0", "n_parts": 2, "unit": 0}, settings)
     y, sizes = np.zeros(50), np.arange(50.0)
-    measured = Measured(RegressionSums.of(y, sizes), RegressionSums.of(y, sizes), residuals=Residuals(sizes, np.arange(50)))
+    measured = Measured(
+        RegressionSums.of(y, sizes), RegressionSums.of(y, sizes), residuals=Residuals(sizes, np.arange(50))
+    )
     columns = with_metrics(outcome, measured)
     assert columns["interval"] == interval_columns(y, sizes, np.arange(50), LEVELS)["interval"]
 
