@@ -17,6 +17,7 @@ from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken
 from group_models.evaluation import Floats, regression_metrics
 from group_models.fit_errors import MIN_FLAG_ROWS, fit_flags, grouped_errors
+from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.unit_rows import Rows
 from group_models.spec import Metric
@@ -54,7 +55,9 @@ def importance_columns(
         if settings.importance == "permutation":
             return {"importance": _permuted(measured, seen, settings, seed)}
         return {"importance": importance_of(final.predictor, seen.x)}
-    except Exception:  # noqa: BLE001 - user code: a model of which nothing is told is a model all the same
+    except NOT_THE_FITS:
+        raise
+    except BaseException:  # noqa: BLE001 - user code: a model of which nothing is told is a model all the same
         return {"importance": None}
 
 
@@ -93,7 +96,9 @@ class TrainErrors:
         start = np.zeros(1, dtype=np.int64)
         try:
             own = _one(grouped_errors(y, fitted.predict(seen.x.iloc[rows]), start, weight))
-        except Exception:  # noqa: BLE001 - user code: what cannot be measured is no failure
+        except NOT_THE_FITS:
+            raise
+        except BaseException:  # noqa: BLE001 - user code: what cannot be measured is no failure
             return None
         base = _one(grouped_errors(y, np.full(len(y), median), start, weight))
         return cls(len(rows), own, base) if all(map(np.isfinite, own.values())) else None
