@@ -65,7 +65,7 @@ def test_bounds_stand_beside_each_prediction_wherever_it_is_made(any_spark: Spar
     widths["new"] = dict(parent["interval"])
     answers = {engine: _answer(engine, any_spark, asked, spec) for engine in ("narrow", "wide", "pandas")}
     for answer in answers.values():
-        assert answer.columns.tolist()[: 3 + len(BOUNDS)][-len(BOUNDS) :] == BOUNDS
+        assert answer.columns.tolist()[3 : 4 + len(BOUNDS)] == ["prediction", *BOUNDS]
         pd.testing.assert_frame_equal(answer[["prediction", *BOUNDS]], answers["pandas"][["prediction", *BOUNDS]])
         for level in LEVELS:
             width = answer["carrier"].map(lambda name, level=level: widths[name][f"{level:g}"])
