@@ -25,6 +25,7 @@ from group_models.reporting.timing import Timing, read_timing
 from group_models.reporting.verdict import read_verdict, verdict_facts
 from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import FINISHED, append_event, check_same, read_events
+from group_models.runs.scoping import no_failed_text
 from group_models.runs.sizing import check_scope
 from group_models.runs.starting import start, started_row, stats_of
 from group_models.runs.wave_jobs import Say
@@ -200,7 +201,8 @@ def train_run(
     check_not_cleaned(prepared.tables, prepared.spec.model_set, run_id)
     if events.started is None:
         if prepared.scope.has_no_failed_key:
-            say("no key failed in its newest published run: there is nothing to train, and nothing is written")
+            told = no_failed_text(prepared.tables, prepared.spec.model_set)
+            say(f"{told}: there is nothing to train, and nothing is written")
             return Run(prepared.spec.model_set, run_id, {}, {}, prepared.tables, has_started=False)
         check_scope(prepared)
     if (threads := prepared.spec.estimator.threads) > 1:
