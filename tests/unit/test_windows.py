@@ -24,7 +24,7 @@ from group_models.tables import PLAN, moment
 DAY = 86_400_000_000
 SPEC = {
     "model_set": "c.s.m", "source": {"path": "x"}, "keys": ["k"], "target": "y", "features": ["x"],
-    "estimator": "ridge",
+    "estimator": {"name": "ridge"},
 }  # fmt: skip
 
 
