@@ -28,7 +28,7 @@ from group_models.runs.resuming import FINISHED, append_event, check_same, read_
 from group_models.runs.scoping import no_failed_text
 from group_models.runs.sizing import check_scope
 from group_models.runs.starting import start, started_row, stats_of
-from group_models.runs.wave_jobs import Say
+from group_models.runs.wave_jobs import Say, failing_wave
 from group_models.runs.waves import train_waves
 from group_models.spec import ParentSpec, check_run_id, is_uri, parent_fingerprint
 from group_models.tables import MANIFEST, STORE, utc_now
@@ -215,7 +215,7 @@ def train_run(
         prepared, plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
     with clock.phase("train"):
         train_waves(prepared, plan, run_id, say)
-    with clock.phase("manifest"):
+    with clock.phase("manifest"), failing_wave(run_id, "writing its manifest"):
         manifest = _write_manifest(prepared, plan, run_id)
     counts = count_levels(manifest).get(prepared.levels.own, {})
     refusal = manifest_refusal(manifest, prepared.spec.limits)
