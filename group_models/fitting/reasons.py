@@ -12,6 +12,8 @@ import pandas as pd
 
 from group_models.estimators.base import Fitted
 from group_models.estimators.batched import FittedGroups
+from group_models.estimators.children import PARENT, REFITTED
+from group_models.estimators.contributions import OF_PARENT
 from group_models.estimators.importances import group_importances, importance_of, permuted, spread_places
 from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken
@@ -70,7 +72,8 @@ def _permuted(measured: Fitted, seen: Seen, settings: FitSettings, seed: int) ->
     def error(x: pd.DataFrame) -> float:
         return regression_metrics(y, measured.predict(x), weight)[settings.metric]
 
-    return permuted(error, seen.x.iloc[rows].reset_index(drop=True), seed=seed)
+    found = permuted(error, seen.x.iloc[rows].reset_index(drop=True), seed=seed)
+    return {OF_PARENT if name == PARENT else name: share for name, share in found.items() if name != REFITTED}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from group_models import api, explaining, targets
+from group_models import api, explaining
 from group_models.adapters.mlflow_models import export_model
 from group_models.conformal import bounds_of, rank
 from group_models.live.sets import read_live
@@ -99,4 +99,6 @@ def _check_elsewhere(spec: dict[str, Any], answer: pd.DataFrame, folder: Path) -
         assert list(mlflow.pyfunc.load_model(str(folder / name)).predict(own[["x"]]).columns) == columns
     explained = explaining.explain(answer, spec, carrier="big")
     np.testing.assert_allclose(explained["base_value"] + explained["contribution_x"], explained["prediction"])
-    assert targets.find_target(spec, None)[0] == spec["model_set"]
+    answer[["carrier", "x"]].to_csv(folder / "rows.csv", index=False)
+    told = explaining.explain_input(str(folder / "rows.csv"), spec, key="carrier=big", rows=3)
+    assert [set(row["contributions"]) for row in told] == [{"x"}] * 3

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 
+from group_models.fakes import MemoryTables
+from group_models.keys import key_id, texts_id
 from group_models.levels import Levels
+from group_models.live import publishing
+from group_models.live.sets import read_live
 from group_models.live.widths import levels_of, widths_of, with_widths
+from group_models.spec import Limits
+from tests import fitted
 
 KEYS = pd.DataFrame(
     {
@@ -20,8 +28,6 @@ KINDS = {"c": "string", "s": "string"}
 
 
 def keys() -> pd.DataFrame:
-    from group_models.keys import texts_id
-
     return KEYS.set_axis([texts_id(key, KINDS) for key in KEYS["key"]])
 
 
@@ -38,6 +44,18 @@ def test_without_parents_there_is_none_and_without_levels_no_column():
     found = with_widths(keys(), [None] * 5, [0.9], Levels(KINDS, ()))
     assert found["half_width_90"].isna().all()
     assert list(with_widths(keys(), [None] * 5, (), Levels(KINDS, ()))) == list(KEYS)
+
+
+def test_a_key_has_the_half_width_of_the_run_that_trained_the_model_that_serves_it():
+    tables = MemoryTables()
+    said = json.dumps({"estimator": {"name": "linear"}, "intervals": [0.9]})
+    fitted.add_run(tables, "r1", 0, {"a": 1.0, "b": 2.0}, spec=said, columns={"interval": {"0.9": 2.0}})
+    publishing.publish(tables, fitted.SET, "r1", limits=Limits())
+    fitted.add_run(tables, "r2", 1, {"b": 2.0}, failed=["a"], spec=said, columns={"interval": {"0.9": 3.0}})
+    publishing.publish(tables, fitted.SET, "r2", limits=Limits(), force=True)
+    live = read_live(tables, fitted.SET)
+    assert live.intervals == (0.9,)
+    assert live.keys["half_width_90"].to_dict() == {key_id(("a",)): 2.0, key_id(("b",)): 3.0}
 
 
 def test_the_levels_are_those_of_any_of_the_specs():

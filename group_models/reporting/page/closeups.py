@@ -106,6 +106,10 @@ def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
     trained = row["train_metrics"].get(f"train_{metric}")
     facts.append((f"{metric.upper()} of training rows", "" if trained is None else sensible(trained)))
     facts.append(("judged as", "" if _is_none(row["fit_flag"]) else _FLAGS[row["fit_flag"]]))
+    for level, width in row["interval"].items():
+        covered = row["coverage"].get(level)
+        held = "" if covered is None else f"; such intervals held {percent(covered)} of other rows"
+        facts.append((f"interval of {percent(float(level))}", f"± {sensible(width)}{held}"))
     facts.append(("fit", "" if _is_none(row["fit_seconds"]) else _fit_text(row["fit_seconds"])))
     facts += [("estimator", row["estimator"] or ""), ("error", _failure(row))]
     return [(name, text) for name, text in facts if text]
