@@ -32,6 +32,7 @@ from group_models.cli_options import (
 from group_models.cli_progress import progress, stopping
 from group_models.cli_release import clean, log, release_app
 from group_models.cli_report import report
+from group_models.cli_views import views
 from group_models.errors import GroupModelsError, LibraryWarning, ServerWarning
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
@@ -50,6 +51,7 @@ app.command()(clean)
 app.command()(log)
 app.command()(grants)
 app.command()(report)
+app.command()(views)
 
 
 class Mode(StrEnum):
