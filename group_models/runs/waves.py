@@ -22,6 +22,7 @@ from group_models.runs.one_wave import OneWave
 from group_models.runs.pooling import find_pool, pool_settings
 from group_models.runs.preparing import Prepared
 from group_models.runs.referencing import Comparing
+from group_models.runs.trial_rows import append_trials
 from group_models.runs.watching import Watch
 from group_models.runs.wave_jobs import Say
 from group_models.tables import micros
@@ -73,6 +74,7 @@ def _train_level(
             distribute_wave(prepared, distributed[wave], rows, settings, plan.slots, references)
         else:
             OneWave(prepared, plan, wave, rows, settings, say, references, pool).train(of_wave)
+        append_trials(prepared, run_id=settings.run_id, wave=wave)
         watch.wave_done(wave, of_wave, time.perf_counter() - start)
     if of_level.has_salted:
         combine_parts(prepared, of_level, rows, settings, say, references)
@@ -90,13 +92,14 @@ def _with_others(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
     """Return settings with those of the other candidates."""
     alone = [dataclasses.replace(prepared, estimator=each, others=()) for each in prepared.others]
     others = tuple(_settings_of(each, run_id, holdout_from) for each in alone)
-    asked = prepared.spec.candidates
+    asked = prepared.spec.candidates or prepared.spec.tune
     return dataclasses.replace(
         _settings_of(prepared, run_id, holdout_from),
         alternatives=others,
         folds=asked.folds if asked else 0,
         min_fold_rows=asked.min_fold_rows if asked else 0,
         is_in_time=prepared.spec.time_column is not None,
+        tuning=prepared.spec.tune,
     )
 
 
