@@ -20,6 +20,7 @@ from group_models.comparing import ROWS, grouped_comparison
 from group_models.estimators.base import Predictor
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, LinearForms
+from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.unit_rows import UnitRows
 from group_models.spec import Metric
 
@@ -193,7 +194,9 @@ def predicted(load: Callable[[], Predictor], x: pd.DataFrame) -> Floats:
     """Return the predictions of a reference; NaN for all where its model fails: it is no comparison then."""
     try:
         prediction = np.asarray(load().predict(x), dtype=np.float64)
-    except (Exception, SystemExit):  # noqa: BLE001 - a user's stored model: its keys are not compared with it
+    except NOT_THE_FITS:
+        raise
+    except BaseException:  # noqa: BLE001 - a user's stored model: its keys are not compared with it
         return np.full(len(x), np.nan)
     return np.where(np.isfinite(prediction), prediction, np.nan)
 

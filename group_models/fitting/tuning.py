@@ -22,6 +22,7 @@ from group_models.estimators.base import Family, features_of
 from group_models.estimators.registry import make_family
 from group_models.evaluation import error_summary
 from group_models.fitting.choosing import Choice, choose_family, find_folds, fold_error, places_of
+from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.folds import Chosen, Fold, Places, choose
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.unit_rows import KeyRows, Rows
@@ -165,7 +166,9 @@ class _Search:
                 errors.append(fold_error(self._key, fitted, validated, family, self._settings, self._seed))
                 if asked is not None and self._is_given_up(asked, errors):
                     return made(state=PRUNED, errors=tuple(errors), seconds=time.perf_counter() - began)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: a trial that fails is none
+        except NOT_THE_FITS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code: a trial that fails is none
             summary = error_summary(error, "fit")
             said = f"{summary.error_type}: {summary.error_message}"[:200]
             return made(state=FAILED, errors=tuple(errors), seconds=time.perf_counter() - began, error=said)

@@ -31,7 +31,9 @@ def predict_rows(model: StoredModel | None, x: pd.DataFrame) -> tuple[Floats, Co
     """Return prediction and status code per row; a row that its model refuses is `bad_input`, by itself."""
     try:
         prediction = None if model is None else np.asarray(model.predict(x), dtype=np.float64)
-    except Exception:  # noqa: BLE001 - user code: its rows get a status
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - user code: its rows get a status
         prediction = None
     if prediction is None or prediction.shape != (len(x),):
         return np.full(len(x), np.nan), np.full(len(x), MODEL_FAILED, dtype=np.int32)
