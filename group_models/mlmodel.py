@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import yaml
 
+from group_models.conformal import bounds_of
 from group_models.estimators.base import Features, Flavor
 
 LOADER_MODULE = "group_models.artifacts"
@@ -29,8 +30,14 @@ _DISTRIBUTIONS = {
     "group_models": ("group-models", "xgboost", "scipy", "numpy", "pandas"),
     "ensemble": ("group-models", "scipy", "numpy", "pandas"),
     "pooled": ("group-models", "scipy", "numpy", "pandas"),
+    "bounded": ("group-models", "scipy", "numpy", "pandas"),
 }
-_OWN_DATA: dict[Flavor, str] = {"group_models": "model.ubj", "ensemble": "ensemble.zip", "pooled": "pooled.zip"}
+_OWN_DATA: dict[Flavor, str] = {
+    "group_models": "model.ubj",
+    "ensemble": "ensemble.zip",
+    "pooled": "pooled.zip",
+    "bounded": "bounded.bin",
+}
 """Data files of the flavors that our loader reads."""
 
 # The same module under another distribution's name: `import mlflow`, `import xgboost`.
@@ -80,6 +87,7 @@ class MlmodelTemplate:
         features: Features,
         output: str = "prediction",
         extra_requirements: Sequence[str] = (),
+        intervals: Sequence[float] = (),
     ) -> Self:
         """Return the template of a run; on the driver, once.
 
@@ -97,9 +105,14 @@ class MlmodelTemplate:
             Name of the one output, a double.
         extra_requirements
             Requirements of the user's own code, for `requirements.txt`.
+        intervals
+            Levels of which the model tells bounds beside its prediction; only our loader reads such a model.
         """
+        if intervals:
+            flavor, extra_requirements = "bounded", requirements(flavor, extra_requirements)
+        outputs = [output, *bounds_of(intervals)]
         needs = list(requirements(flavor, extra_requirements))
-        document: dict[str, Any] = {"flavors": _flavors(flavor), "signature": _signature(features, output)}
+        document: dict[str, Any] = {"flavors": _flavors(flavor), "signature": _signature(features, outputs)}
         if (version := installed_version("mlflow")) is not None:
             document["mlflow_version"] = version
         metadata = {"model_set": model_set, "run_id": run_id, "estimator": estimator, "requirements": needs}
@@ -152,11 +165,12 @@ def _flavors(flavor: Flavor) -> dict[str, Any]:
     }
 
 
-def _signature(features: Features, output: str) -> dict[str, Any]:
+def _signature(features: Features, names: Sequence[str]) -> dict[str, Any]:
     """Return inputs and outputs; Unity Catalog refuses a model without either."""
     types = dict.fromkeys(features.numeric, "double") | dict.fromkeys(features.text, "string")
     inputs = [{"type": types[name], "name": name, "required": False} for name in features.names]
-    outputs = [{"type": "double", "name": output, "required": True}]
+    # A bound is null where a key has too few rows.
+    outputs = [{"type": "double", "name": name, "required": place == 0} for place, name in enumerate(names)]
     return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs), "params": None}
 
 

@@ -22,6 +22,8 @@ from group_models.spec_fields import (
     Estimator,
     Fields,
     Holdout,
+    Importance,
+    Intervals,
     Level,
     Limits,
     Metric,
@@ -46,6 +48,7 @@ __all__ = [
     "Compute",
     "Estimator",
     "Holdout",
+    "Importance",
     "Level",
     "Limits",
     "Metric",
@@ -109,6 +112,8 @@ class Spec(Fields):
     task: Literal["regression"] = "regression"
     holdout: Holdout = Holdout()
     refit: bool = True
+    importance: Importance = "auto"
+    intervals: Intervals = ()
     limits: Limits = Limits()
     oversize: Oversize = "salt"
     isolation: Literal["auto", "always", "never"] = "auto"
@@ -265,6 +270,18 @@ class Spec(Fields):
             )
         return None
 
+    @pydantic.model_validator(mode="after")
+    def _intervals_have_residuals(self) -> Self:
+        if self.intervals and self.holdout_by == "none":
+            raise ValueError(
+                "intervals: they are made of errors on the holdout, and the spec says `holdout: {by: none}`"
+            )
+        if self.intervals and str(self.task) != "regression":
+            raise ValueError(
+                f"intervals: they are around a number, and the spec says `task: {self.task}`; leave them out"
+            )
+        return self
+
     @property
     def asks_champion(self) -> bool:
         """Whether a gate compares new models with those that serve now."""
@@ -302,6 +319,11 @@ class Spec(Fields):
         for written, override in zip(plain["overrides"], self.overrides, strict=True):
             if override.estimator is not None and override.estimator.object is not None:
                 written["estimator"]["object"] = override.estimator.describe()
+        self._leave_out_defaults(plain)
+        return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
+
+    def _leave_out_defaults(self, plain: dict[str, Any]) -> None:
+        """Remove from the plain spec what is as it was before there were such fields."""
         # A run that started before there were these goes on.
         for name in (
             "levels",
@@ -319,13 +341,18 @@ class Spec(Fields):
             del plain["holdout"]["gap_hours"]
         if not self.is_pooled:
             del plain["pooling"]
-        return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
+        if self.importance == "auto":
+            del plain["importance"]
+        if not self.intervals:
+            del plain["intervals"]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
         decides = {
-            name: plain[name] for name in (*_DECIDE_A_FIT, "candidates", "tune", "sample_weight") if name in plain
+            name: plain[name]
+            for name in (*_DECIDE_A_FIT, "candidates", "tune", "sample_weight", "intervals")
+            if name in plain
         }
         if self.is_pooled:
             decides["pooling"] = plain["pooling"]

@@ -25,7 +25,7 @@ from group_models.keys import KeyKind
 from group_models.live.sets import Live
 from group_models.mlmodel import requirements
 from group_models.serving.bundles import MAX_CACHED_BYTES, MAX_CACHED_MODELS, Bundle
-from group_models.serving.resolving import OUTPUTS
+from group_models.serving.resolving import outputs_of
 
 DATA_FILE = "router.sqlite"
 
@@ -41,7 +41,7 @@ _KEY_TYPES: Mapping[KeyKind, Any] = {
     "date": DataType.datetime,
 }
 _FEATURE_TYPES: Mapping[ColumnKind, DataType] = {"numeric": DataType.double, "text": DataType.string}
-_NUMBERS = ("prediction", "model_age_days")
+_TEXTS = ("model_level", "model_key", "model_run_id", "model_status", "score_status")
 
 
 class RoutedModel:
@@ -108,7 +108,8 @@ def router_signature(live: Live) -> ModelSignature:
     inputs: list[ColSpec | TensorSpec] = [ColSpec(_KEY_TYPES[kind], name) for name, kind in live.key_kinds.items()]
     inputs += [ColSpec(_FEATURE_TYPES[kind], name) for name, kind in live.features(runs).items()]
     outputs: list[ColSpec | TensorSpec] = [
-        ColSpec(DataType.double if name in _NUMBERS else DataType.string, name, required=False) for name in OUTPUTS
+        ColSpec(DataType.string if name in _TEXTS else DataType.double, name, required=False)
+        for name in outputs_of(live.intervals)
     ]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
 

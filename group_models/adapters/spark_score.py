@@ -18,9 +18,10 @@ from group_models.adapters import crossings
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_train import placed_units
+from group_models.conformal import width_name
 from group_models.frames import key_kind
 from group_models.planning.packing import pack
-from group_models.serving.resolving import OUTPUTS, PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan
+from group_models.serving.resolving import PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan, outputs_of
 from group_models.serving.routing import MODEL_LINES, Inputs, data_rows, predict_stream
 from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, Codes, Floats
 from group_models.tables import WHOLE
@@ -280,7 +281,7 @@ def _beside_pandas(
 
 def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str, str], request: Request) -> DataFrame:
     """Join what is known of each key, and name the columns as asked."""
-    own = [KEY_IX, PLANNED, *PROVENANCE]
+    own = [KEY_IX, PLANNED, *PROVENANCE, *map(width_name, plan.intervals)]
     keys = sc.key_names(len(request.keys))
     known = upload(predicted.sparkSession, plan.keys.select([*own, *keys]))
     joined = predicted.join(F.broadcast(known), KEY_IX, "left")
@@ -288,8 +289,12 @@ def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str
     code = F.when(F.col(STATUS) == SCORED, planned).otherwise(F.col(STATUS))
     texts = F.array(*[F.lit(text) for text in SCORE_STATUSES])
     prediction = F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))
-    values = [prediction, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
-    outputs = [value.alias(request.prefix + name) for value, name in zip(values, OUTPUTS, strict=True)]
+    bounds = [
+        b for level in map(width_name, plan.intervals) for b in (prediction - F.col(level), prediction + F.col(level))
+    ]
+    values = [prediction, *bounds, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
+    names = outputs_of(plan.intervals)
+    outputs = [value.alias(request.prefix + name) for value, name in zip(values, names, strict=True)]
     key_of = dict(zip(request.keys, keys, strict=True))
     passed = [
         F.when(F.col(KEY_IX) == NO_KEY, F.col(p)).otherwise(F.col(key_of[name]).cast(carried[p])) if name in key_of

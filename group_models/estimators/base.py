@@ -24,7 +24,7 @@ from group_models.spec import Metric
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models", "ensemble", "pooled"]
+Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models", "ensemble", "pooled", "bounded"]
 """Which loader reads a stored model: MLflow's own for scikit-learn or xgboost, or this package's."""
 
 PICKLE_PROTOCOL = 5

@@ -16,7 +16,7 @@ from group_models.estimators.base import EstimatorSettings, Fitted
 from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
 from group_models.mlmodel import MlmodelTemplate
-from group_models.spec import Metric, Tune
+from group_models.spec import Importance, Metric, Tune
 from group_models.tables import STORE, WHOLE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
@@ -82,6 +82,10 @@ class FitSettings:
         How the parameters of a key's estimator are searched; None where they are the spec's.
     pooling
         Of a run whose keys build on parents; None of others, and of parents.
+    importance
+        Which importance of features is told of a model.
+    intervals
+        The levels of the intervals that are measured, ascending.
     """
 
     model_set: str
@@ -107,6 +111,8 @@ class FitSettings:
     is_in_time: bool = True
     pooling: PoolSettings | None = None
     tuning: Tune | None = None
+    importance: Importance = "auto"
+    intervals: tuple[float, ...] = ()
 
     @property
     def is_choosing(self) -> bool:

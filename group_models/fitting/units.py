@@ -20,6 +20,7 @@ from group_models.fitting.choosing import families_of
 from group_models.fitting.deaths import Death, FitError, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
+from group_models.fitting.intervals import interval_columns
 from group_models.fitting.isolation import fit_in_child, run_in_child
 from group_models.fitting.outcomes import (
     MEASURED,
@@ -29,6 +30,7 @@ from group_models.fitting.outcomes import (
     result_frame,
     stored_columns,
 )
+from group_models.fitting.reasons import Seen, TrainErrors, importance_columns, named
 from group_models.fitting.references import UnitPredictions, predict_held
 from group_models.fitting.tuning import find_choice
 from group_models.fitting.unit_rows import KeyRows, Rows, UnitRows, numeric_names
@@ -213,19 +215,25 @@ def _train_key(
     choice = find_choice(key, train, families, settings, seed)
     family, settings = choice.family, choice.settings
     fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed, **_weights(taken(key.weight, train)))
+    seen = Seen(key.x, key.y, key.weight, train, holdout)
     if key.part != WHOLE:
-        parts = _part_outcomes(fitted, key, train, family, settings, seed, progress)
+        parts = _part_outcomes(fitted, key, seen, family, settings, seed, progress)
         return [choice.told(part) for part in parts]
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
-        measured = _measure(fitted, key, train, holdout, predicted)
+        measured = _measure(fitted, key, train, holdout, predicted, settings)
+    median = weighted_median(key.y[train], taken(key.weight, train))
+    if (errors := TrainErrors.of(fitted, seen, median)) is not None:
+        held_rows = int(key.is_holdout.sum()) if measured else 0
+        measured |= errors.columns(measured, settings, held_rows=held_rows)
     final = _refit(fitted, key, family, settings, seed, progress)
+    measured |= importance_columns(final, fitted, seen, settings, seed)
     outcomes = [{"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}]
     if settings.keeps_measured and holdout is not None:
-        of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
-        median = {"baseline_metrics": of_train, "part": MEASURED}
-        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **median})
+        of_train = {TRAIN_MEDIAN: median}
+        kept = {"baseline_metrics": of_train, "part": MEASURED}
+        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **kept})
     return [choice.told(outcome) for outcome in outcomes]
 
 
@@ -247,7 +255,7 @@ def _weights(weight: Floats | None) -> dict[str, Floats]:
 def _part_outcomes(
     fitted: Fitted,
     key: KeyRows,
-    train: Rows,
+    seen: Seen,
     family: Family,
     settings: FitSettings,
     seed: int,
@@ -259,13 +267,19 @@ def _part_outcomes(
     train on but the holdout's, nothing has.
     """
     is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
-    of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
-    median = {"baseline_metrics": None if is_leaking else of_train}
+    median = weighted_median(key.y[seen.train], taken(key.weight, seen.train))
+    # A part of one's own estimator predicts first where the ensemble is measured, and there its key answers for it.
+    errors = None if settings.estimator.name is None else TrainErrors.of(fitted, seen, median)
+    beside = {} if errors is None else named(errors.base)
+    of_train: dict[str, Any] = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: median, **beside}}
+    of_train["train_metrics"] = None if errors is None else named(errors.own)
     final = _refit(fitted, key, family, settings, seed, progress)
+    importance = importance_columns(final, fitted, seen, settings, seed)
     if final is fitted:
-        return [{**median, **stored_columns(final, key.key_id, key.key, settings)}]
-    measured = {**stored_columns(fitted, key.key_id, key.key, settings), **median, "part": key.part + key.n_parts}
-    return [measured, stored_columns(final, key.key_id, key.key, settings)]
+        return [{**of_train, **importance, **stored_columns(final, key.key_id, key.key, settings)}]
+    part = {"part": key.part + key.n_parts}
+    measured = {**stored_columns(fitted, key.key_id, key.key, settings), **of_train, **part}
+    return [measured, {**importance, **stored_columns(final, key.key_id, key.key, settings)}]
 
 
 def _hint(key: KeyRows, settings: FitSettings) -> str:
@@ -308,7 +322,9 @@ def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
     return slice(first, last) if last - first == len(places) else places
 
 
-def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions) -> dict[str, Any]:
+def _measure(
+    fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions, settings: FitSettings
+) -> dict[str, Any]:
     """Return metrics of the model, of the training median and of its references, on the holdout only."""
     y = key.y[holdout]
     prediction = fitted.predict(key.x.iloc[holdout])
@@ -321,4 +337,5 @@ def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted
     return {
         "metrics": regression_metrics(y, prediction, weight),
         "baseline_metrics": regression_metrics(y, median, weight) | compared,
+        **interval_columns(y, prediction, key.row_hash[holdout], settings.intervals),
     }

@@ -13,19 +13,21 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.artifacts import StoredModel, load_model
+from group_models.conformal import level_name, width_name
 from group_models.errors import DataError, LibraryWarning
+from group_models.estimators.bounded import bounds
 from group_models.frames import feature_frame, key_values
 from group_models.keys import Key, key_id, key_text
 from group_models.libraries import LoadNotes, TrainedBy, check_libraries, installed
 from group_models.live.sets import Live
 from group_models.serving.children import Segment, predict_children
 from group_models.serving.resolving import (
-    OUTPUTS,
     PLANNED,
     PROVENANCE,
     ScorePlan,
     check_missing,
     check_names,
+    outputs_of,
     plan_scores,
 )
 from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, predict_rows
@@ -111,7 +113,7 @@ def resolve_frame(frame: pd.DataFrame, live: Live, ask: Ask) -> Asked:
     """
     passed = list(frame.columns if ask.columns is None else ask.columns)
     check_columns_once(list(frame.columns))
-    check_names(list(frame.columns), passed, ask.prefix)
+    check_names(list(frame.columns), passed, ask.prefix, outputs_of(live.intervals))
     keys = _row_keys(frame, live, ask.keys)
     codes, distinct = pd.factorize(pd.Series(keys, dtype=object))
     counts = _counts(list(distinct), codes, ask.keys)
@@ -135,7 +137,10 @@ def answer_frame(asked: Asked, live: Live, ask: Ask, fetch: Fetch) -> pd.DataFra
     final = np.where(status == SCORED, planned, status)
     outputs = {"prediction": prediction, "score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
     outputs |= {name: plan.keys[name].to_numpy()[codes] for name in PROVENANCE}
-    added = pd.DataFrame({ask.prefix + name: outputs[name] for name in OUTPUTS}, index=asked.frame.index)
+    widths = {level_name(level): plan.keys[width_name(level)].to_numpy()[codes] for level in plan.intervals}
+    outputs |= bounds(prediction, widths)
+    names = outputs_of(plan.intervals)
+    added = pd.DataFrame({ask.prefix + name: outputs[name] for name in names}, index=asked.frame.index)
     return pd.concat([asked.frame[asked.passed], added], axis=1) if asked.passed else added
 
 
