@@ -83,11 +83,12 @@ def choose_family(key: KeyRows, train: Rows, families: Sequence[Family], setting
     chosen = choose([errors for errors, _ in tried])
     place = 0 if chosen is None else chosen.place
     said = _said(families, [why for _, why in tried], chosen)
-    metrics = {} if chosen is None else _metrics(chosen, settings)
+    metrics = {} if chosen is None else cv_metrics(chosen, settings)
     return Choice(families[place], settings.choosing(place), said, metrics)
 
 
-def _metrics(chosen: Chosen, settings: FitSettings) -> dict[str, float]:
+def cv_metrics(chosen: Chosen, settings: FitSettings) -> dict[str, float]:
+    """Return the mean errors over the folds of the chosen and of the best one, and the standard error of the latter."""
     name = f"cv_{settings.metric}"
     return {name: chosen.means[chosen.place], f"{name}_best": chosen.means[chosen.best], "cv_se": chosen.standard_error}
 

@@ -23,6 +23,7 @@ from group_models.planning.windows import NO_BOUNDS, Bounds
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.runs.scoping import find_scope
 from group_models.runs.spec_estimators import (
+    check_tracked,
     estimator_mistakes,
     estimator_settings,
     other_settings,
@@ -114,6 +115,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
         columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
         sample_weight=spec.sample_weight,
     )  # fmt: skip
+    check_tracked(spec, checked.keys)
     check_keys_kept(tables, spec, dict(checked.keys))
     key_types = {name: columns[name] for name in spec.keys}
     scope = find_scope(

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Family, Features, features_of
 from group_models.estimators.batched_children import child_family
 from group_models.estimators.children import ChildFamily
 from group_models.estimators.registry import check_settings
 from group_models.frames import ColumnKind
+from group_models.keys import KeyKind, given_texts
 from group_models.planning.deciding import Costs
 from group_models.spec import Spec, Tune
 
@@ -54,6 +56,21 @@ def estimator_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]
         tuned = dataclasses.replace(tuned, params={**tuned.params, **params})
         mistakes += mistakes_of(tuned, spec.features, "tune.space: ")
     return list(dict.fromkeys(mistakes))
+
+
+def check_tracked(spec: Spec, kinds: Mapping[str, KeyKind]) -> None:
+    """Refuse keys whose trials are to be tracked and that are no keys of the spec.
+
+    Raises
+    ------
+    SpecError
+        It names the key and the columns.
+    """
+    for key in spec.tune.track_keys if spec.tune else ():
+        try:
+            given_texts(key, kinds, spec.levels)
+        except SpecError as e:
+            raise SpecError([f"tune.track_keys: {said}" for said in e.mistakes]) from e
 
 
 def tuning_costs(family: Family, tune: Tune) -> Costs:
