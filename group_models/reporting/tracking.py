@@ -39,8 +39,9 @@ _MAX_PARAM, _MAX_PARAMS = 500, 100
 _MANIFEST = (
     "key_id", "key", "status", "serves", "reason", "error_type", "error_message", "rows", "usable_rows", "rows_used",
     "metrics", "baseline_metrics", "holdout_rows", "fit_seconds", "model_bytes", "policy", "n_parts", "model_run_id",
-    "train_metrics", "fit_flag", "importance",
+    "train_metrics", "fit_flag", "importance", "interval", "coverage",
 )  # fmt: skip
+_MAPS = {"metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage"}
 _PLAN = (
     "key_id", "key", "decision", "reason", "rows", "usable_rows", "bytes", "unit", "wave", "n_parts",
     "predicted_seconds",
@@ -164,6 +165,8 @@ def _verdict_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
 
 def _run_metrics(finished: Mapping[str, Any]) -> dict[str, float]:
     whole = {name: float(finished[name]) for name in ("rows", "keys", "waves") if finished[name] is not None}
+    covered = dict(finished.get("coverage") or ())
+    whole |= {f"coverage_{level}": float(share) for level, share in covered.items()}
     return whole | {f"seconds_{phase}": float(value) for phase, value in finished["seconds"] or ()}
 
 
@@ -229,7 +232,7 @@ def _csv(rows: pa.Table, columns: tuple[str, ...], worst: str | None = None) -> 
         rows = rows.sort_by([(worst, "descending")])
     frame = rows.slice(0, SAMPLE_ROWS).select(list(columns)).to_pandas()
     frame["key"] = [show_key(dict(key)) for key in frame["key"]]
-    for name in {"metrics", "baseline_metrics", "train_metrics", "importance"} & set(columns):
+    for name in _MAPS & set(columns):
         frame[name] = [json.dumps(dict(each)) if each is not None else "" for each in frame[name]]
     text = io.StringIO()
     frame.to_csv(text, index=False)
