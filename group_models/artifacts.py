@@ -30,9 +30,12 @@ from group_models.errors import ModelError, StateError
 from group_models.estimators.base import Fitted, Floats, PickledPredictor, Predictor
 from group_models.estimators.boosters import BoosterPredictor
 from group_models.estimators.children import ChildPredictor, PooledPredictor
+from group_models.estimators.classes import ClassPredictor, labels_of
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
 from group_models.estimators.linear import LinearForm
+from group_models.estimators.transformed import TransformedPredictor
 from group_models.evaluation import printable
+from group_models.labels import Labels
 from group_models.mlmodel import environment_files
 from group_models.payloads import SUFFIX, pack, unpack
 
@@ -40,10 +43,13 @@ FORMAT = 2
 """Format of what is written; see the module's text before changing it.
 
 1: `model.pkl`, `model.ubj` and `ensemble.zip` as they are. 2: also `linear.bin`, `child.bin` and `pooled.zip`, and any
-of them compressed.
+of them compressed. 3: also `classes.bin` and `transformed.bin`; only models of classes and of a transformed target have
+this number, so that readers of 2 go on with all others.
 """
 
-_FORMATS = (1, 2)
+NEWEST = 3
+
+_FORMATS = (1, 2, NEWEST)
 
 MLMODEL_FILE = "MLmodel"
 
@@ -85,6 +91,11 @@ class StoredModel:
         """The name of the file it was read from."""
         return self.predictor.data_file
 
+    @property
+    def labels(self) -> Labels | None:
+        """The labels whose probabilities it predicts; None of a model of numbers."""
+        return labels_of(self.predictor)
+
     def dump(self) -> bytes:
         """Return the model as bytes."""
         return self.predictor.dump()
@@ -117,10 +128,11 @@ class StoredModel:
             if not bad.any():
                 continue
             try:
-                prediction = self.predictor.predict(_filled(x, bad))
+                prediction = np.array(self.predictor.predict(_filled(x, bad)))
             except (TypeError, ValueError):
                 continue
-            return np.where(bad.any(axis=1), np.nan, prediction)
+            prediction[bad.any(axis=1)] = np.nan
+            return prediction
         return None
 
 
@@ -191,7 +203,7 @@ def load_model(
         message = f"{what} is altered: its SHA-256 is {found}, the manifest has {sha256}; it was not loaded"
         raise ModelError(f"{message}. Train the key again, or roll back to another run.")
     if format not in _FORMATS:
-        raise ModelError(f"{what} has format {format} and this version reads up to {FORMAT}; use a newer group-models")
+        raise ModelError(f"{what} has format {format} and this version reads up to {NEWEST}; use a newer group-models")
     if data_file.removesuffix(SUFFIX) not in DATA_FILES:
         raise ModelError(f"{what} has the data file {data_file!r}; this version reads {', '.join(DATA_FILES)}")
     try:
@@ -201,7 +213,8 @@ def load_model(
         raise ModelError(f"{what} cannot be read ({reason}); is what it was trained with installed here?") from error
 
 
-_ARCHIVES = {kind.data_file: kind for kind in (EnsemblePredictor, ChildPredictor, PooledPredictor)}
+_HOLDERS = (EnsemblePredictor, ChildPredictor, PooledPredictor, ClassPredictor, TransformedPredictor)
+_ARCHIVES = {kind.data_file: kind for kind in _HOLDERS}
 """Data files that hold others."""
 
 DATA_FILES = (*(p.data_file for p in (LinearForm, PickledPredictor, BoosterPredictor)), *_ARCHIVES)
@@ -284,4 +297,4 @@ def write_model(directory: pathlib.Path, mlmodel: str, data: bytes, data_file: s
 def _load_pyfunc(path: str) -> StoredModel:
     """Return the model in a data file: what MLflow calls for models whose loader is this module."""
     file = pathlib.Path(path)
-    return load_model(file.read_bytes(), format=FORMAT, data_file=file.name, what=f"the model in {file.parent}")
+    return load_model(file.read_bytes(), format=NEWEST, data_file=file.name, what=f"the model in {file.parent}")

@@ -29,8 +29,13 @@ _DISTRIBUTIONS = {
     "group_models": ("group-models", "xgboost", "scipy", "numpy", "pandas"),
     "ensemble": ("group-models", "scipy", "numpy", "pandas"),
     "pooled": ("group-models", "scipy", "numpy", "pandas"),
+    "classes": ("group-models", "xgboost", "scikit-learn", "scipy", "numpy", "pandas", "cloudpickle"),
+    "transformed": ("group-models", "xgboost", "scikit-learn", "scipy", "numpy", "pandas", "cloudpickle"),
 }
-_OWN_DATA: dict[Flavor, str] = {"group_models": "model.ubj", "ensemble": "ensemble.zip", "pooled": "pooled.zip"}
+_OWN_DATA: dict[Flavor, str] = {
+    "group_models": "model.ubj", "ensemble": "ensemble.zip", "pooled": "pooled.zip", "classes": "classes.bin",
+    "transformed": "transformed.bin",
+}  # fmt: skip
 """Data files of the flavors that our loader reads."""
 
 # The same module under another distribution's name: `import mlflow`, `import xgboost`.

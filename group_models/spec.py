@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import BeforeValidator, Field
 
+from group_models.class_rules import ClassWeight, Task, Transform, metric_mistake, task_mistake, with_task
 from group_models.errors import SpecError
 from group_models.gates import Gates
 from group_models.levels import level_mistake
@@ -41,6 +42,7 @@ from group_models.versions import minor
 __all__ = [
     "Bytes",
     "Candidates",
+    "ClassWeight",
     "Compute",
     "Estimator",
     "Holdout",
@@ -77,6 +79,9 @@ _DECIDE_A_FIT = (
 )  # fmt: skip
 """Fields of which a change makes another model of the same rows."""
 
+_MAY_DECIDE = ("candidates", "sample_weight", "class_weight", "target_transform")
+"""The same, of those that a spec may leave out."""
+
 
 class Spec(Fields):
     """What is trained, on what, how, and within which limits.
@@ -94,7 +99,7 @@ class Spec(Fields):
     target: str = Field(min_length=1)
     features: Names
     estimator: Estimator
-    metric: Metric = "mae"
+    metric: Annotated[Metric, BeforeValidator(metric_mistake)] = "mae"
     candidates: Candidates | None = None
     overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
     pooling: Annotated[Pooling, BeforeValidator(mode_alone)] = Pooling()
@@ -102,7 +107,9 @@ class Spec(Fields):
     sample_weight: str | None = Field(default=None, min_length=1)
     window_days: float | None = Field(default=None, gt=0)
     label_delay_hours: float | None = Field(default=None, gt=0)
-    task: Literal["regression"] = "regression"
+    task: Task = "regression"
+    class_weight: ClassWeight | None = None
+    target_transform: Transform | None = None
     holdout: Holdout = Holdout()
     refit: bool = True
     limits: Limits = Limits()
@@ -118,6 +125,17 @@ class Spec(Fields):
     track: Track | None = None
     seed: int = Field(default=7, ge=0, lt=2**63)
     warehouse: str | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _metric_of_task(cls, content: Any) -> Any:
+        return with_task(content)
+
+    @pydantic.model_validator(mode="after")
+    def _goes_with_task(self) -> Self:
+        if mistake := task_mistake(self):
+            raise ValueError(mistake)
+        return self
 
     @pydantic.field_validator("model_set")
     @classmethod
@@ -283,7 +301,10 @@ class Spec(Fields):
             if override.estimator is not None and override.estimator.object is not None:
                 written["estimator"]["object"] = override.estimator.describe()
         # A run that started before there were these goes on.
-        for name in ("levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours", "gates"):
+        for name in (
+            "levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours", "gates",
+            "class_weight", "target_transform",
+        ):  # fmt: skip
             if not getattr(self, name):
                 del plain[name]
         if self.holdout.gap_hours is None:
@@ -295,7 +316,7 @@ class Spec(Fields):
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
-        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, "candidates", "sample_weight") if name in plain}
+        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, *_MAY_DECIDE) if name in plain}
         if self.is_pooled:
             decides["pooling"] = plain["pooling"]
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]

@@ -44,8 +44,8 @@ def parse_bytes(value: Any) -> Any:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
-Metric: TypeAlias = Literal["mae", "rmse"]
-"""Errors in the target's units, of which lower is better."""
+Metric: TypeAlias = Literal["mae", "rmse", "log_loss"]
+"""What decides which of two models is better, lower being better: errors in the target's units, or of classes."""
 
 Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]

@@ -14,18 +14,19 @@ import pandas as pd
 
 from group_models.estimators.base import Family, Fitted, one_thread
 from group_models.estimators.batched import BatchedFamily
-from group_models.estimators.weights import taken, weighted_median
-from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
+from group_models.estimators.weights import taken
+from group_models.evaluation import Stage, infinite_columns, why_no_metrics
 from group_models.fitting.choosing import choose_family, families_of
 from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
 from group_models.fitting.isolation import fit_in_child, run_in_child
+from group_models.fitting.measures import baseline_metrics, comparable, metrics_of, not_finite, train_baseline
 from group_models.fitting.outcomes import (
     MEASURED,
-    TRAIN_MEDIAN,
     FitSettings,
     identity,
+    one_class_columns,
     result_frame,
     stored_columns,
 )
@@ -127,7 +128,7 @@ def predict_references(
     links = ordered["links"].tolist() if "links" in ordered else [None] * len(ordered)
 
     def predict() -> UnitPredictions:
-        return predict_held(unit, links, models, settings.metric)
+        return predict_held(unit, links, models, settings.metric, settings.labels)
 
     done = run_in_child(predict, settings.limits) if settings.is_isolated else guard.run(predict)
     return none if isinstance(done, Death) else done
@@ -216,13 +217,13 @@ def _train_key(
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
-        measured = _measure(fitted, key, train, holdout, predicted)
+        measured = _measure(fitted, key, train, holdout, settings, predicted)
     final = _refit(fitted, key, family, settings, seed, progress)
-    outcomes = [{"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}]
+    columns = {"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}
+    outcomes = [columns | one_class_columns(final, columns)]
     if settings.keeps_measured and holdout is not None:
-        of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
-        median = {"baseline_metrics": of_train, "part": MEASURED}
-        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **median})
+        beside = {"baseline_metrics": _train_baseline(key, train, settings), "part": MEASURED}
+        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **beside})
     return [choice.told(outcome) for outcome in outcomes]
 
 
@@ -256,13 +257,16 @@ def _part_outcomes(
     train on but the holdout's, nothing has.
     """
     is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
-    of_train = {TRAIN_MEDIAN: weighted_median(key.y[train], taken(key.weight, train))}
-    median = {"baseline_metrics": None if is_leaking else of_train}
+    median = {"baseline_metrics": None if is_leaking else _train_baseline(key, train, settings)}
     final = _refit(fitted, key, family, settings, seed, progress)
     if final is fitted:
         return [{**median, **stored_columns(final, key.key_id, key.key, settings)}]
     measured = {**stored_columns(fitted, key.key_id, key.key, settings), **median, "part": key.part + key.n_parts}
     return [measured, stored_columns(final, key.key_id, key.key, settings)]
+
+
+def _train_baseline(key: KeyRows, train: Rows, settings: FitSettings) -> dict[str, float]:
+    return train_baseline(key.y[train], settings.labels, taken(key.weight, train))
 
 
 def _hint(key: KeyRows, settings: FitSettings) -> str:
@@ -305,17 +309,17 @@ def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
     return slice(first, last) if last - first == len(places) else places
 
 
-def _measure(fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions) -> dict[str, Any]:
-    """Return metrics of the model, of the training median and of its references, on the holdout only."""
-    y = key.y[holdout]
+def _measure(
+    fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, settings: FitSettings, predicted: UnitPredictions
+) -> dict[str, Any]:
+    """Return metrics of the model, of its baseline (median or prior) and of its references, on the holdout only."""
+    y, weight, labels = key.y[holdout], taken(key.weight, holdout), settings.labels
     prediction = fitted.predict(key.x.iloc[holdout])
-    wrong = int(np.count_nonzero(~np.isfinite(prediction)))
-    if wrong:
+    if wrong := not_finite(prediction):
         raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
-    median = np.full(len(y), weighted_median(key.y[train], taken(key.weight, train)))
-    weight = taken(key.weight, holdout)
-    compared = predicted.take(holdout).compared(y, prediction, np.zeros(1, dtype=np.int64), weight).of_key(0)
+    own = comparable(prediction, y, labels)
+    compared = predicted.take(holdout).compared(y, own, np.zeros(1, dtype=np.int64), weight).of_key(0)
     return {
-        "metrics": regression_metrics(y, prediction, weight),
-        "baseline_metrics": regression_metrics(y, median, weight) | compared,
+        "metrics": metrics_of(y, prediction, labels, weight),
+        "baseline_metrics": baseline_metrics(y, _train_baseline(key, train, settings), labels, weight) | compared,
     }
