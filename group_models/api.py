@@ -63,6 +63,7 @@ def plan(
         Before any Spark job where it can be known before.
     """
     from group_models.planning.source_checks import leaks
+    from group_models.runs.labelling import find_labels, with_labels
     from group_models.runs.plan_making import make_plan
     from group_models.runs.preparing import prepare
     from group_models.runs.sizing import empty_scope_text
@@ -73,6 +74,7 @@ def plan(
     checked = load_checked(spec)
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), ask)
+    prepared = with_labels(prepared, find_labels(prepared))
     planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
     mistakes = [*leaks(planned.source_stats, checked.target), *half_loaded(prepared, planned)]
     refused = tuple(f"`train` refuses the source: {said}" for said in mistakes)

@@ -35,7 +35,7 @@ from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
 from group_models.estimators.linear import LinearForm
 from group_models.estimators.transformed import TransformedPredictor
 from group_models.evaluation import printable
-from group_models.labels import Labels
+from group_models.labels import Labels, class_columns
 from group_models.mlmodel import environment_files
 from group_models.payloads import SUFFIX, pack, unpack
 
@@ -294,7 +294,21 @@ def write_model(directory: pathlib.Path, mlmodel: str, data: bytes, data_file: s
         raise StateError(f"cannot write {directory}: {error.strerror}; name a folder that you may write") from error
 
 
-def _load_pyfunc(path: str) -> StoredModel:
+@dataclasses.dataclass(frozen=True)
+class ClassModel:
+    """A model of classes as MLflow loads it: it answers with the columns that scoring gives."""
+
+    stored: StoredModel
+    labels: Labels
+
+    def predict(self, x: pd.DataFrame) -> pd.DataFrame:
+        """Return `prediction`, the most probable label, and `probabilities` by label, in the rows' order and index."""
+        columns = class_columns(self.stored.predict(x), self.labels)
+        return pd.DataFrame(columns).set_axis(x.index)
+
+
+def _load_pyfunc(path: str) -> StoredModel | ClassModel:
     """Return the model in a data file: what MLflow calls for models whose loader is this module."""
     file = pathlib.Path(path)
-    return load_model(file.read_bytes(), format=NEWEST, data_file=file.name, what=f"the model in {file.parent}")
+    model = load_model(file.read_bytes(), format=NEWEST, data_file=file.name, what=f"the model in {file.parent}")
+    return model if model.labels is None else ClassModel(model, model.labels)

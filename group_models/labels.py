@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 LabelKind: TypeAlias = Literal["text", "integer", "boolean"]
@@ -142,3 +143,31 @@ def label_text(value: Any) -> str:
     ('true', '1', 'late')
     """
     return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
+
+
+PROBABILITIES = "probabilities"
+"""The column of the probabilities of a scored row, by label."""
+
+_DTYPES = {"text": "object", "integer": "Int64", "boolean": "boolean"}
+
+
+def class_columns(matrix: Floats, labels: Labels) -> dict[str, pd.Series]:
+    """Return `prediction` and `probabilities` of rows from their probabilities; None where these are NaN.
+
+    Examples
+    --------
+    >>> found = class_columns(np.array([[0.25, 0.75], [np.nan, np.nan]]), Labels(("no", "yes")))
+    >>> found["prediction"].tolist(), found["probabilities"].tolist()
+    (['yes', None], [{'no': 0.25, 'yes': 0.75}, None])
+    """
+    is_known = np.asarray(~np.isnan(matrix).any(axis=1))
+    label = np.full(len(matrix), None, dtype=object)
+    label[is_known] = [labels.value(code) for code in best(matrix[is_known]).tolist()]
+    maps: list[Any] = [
+        dict(zip(labels.names, row, strict=True)) if known else None
+        for row, known in zip(matrix.tolist(), is_known.tolist(), strict=True)
+    ]
+    return {
+        "prediction": pd.Series(label, dtype=_DTYPES[labels.kind]),
+        PROBABILITIES: pd.Series(maps, dtype=object),
+    }

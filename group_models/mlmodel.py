@@ -19,6 +19,7 @@ from typing import Any, Self
 import yaml
 
 from group_models.estimators.base import Features, Flavor
+from group_models.labels import Labels
 
 LOADER_MODULE = "group_models.artifacts"
 """The module whose `_load_pyfunc` reads models of the flavor `group_models`."""
@@ -85,6 +86,7 @@ class MlmodelTemplate:
         features: Features,
         output: str = "prediction",
         extra_requirements: Sequence[str] = (),
+        labels: Labels | None = None,
     ) -> Self:
         """Return the template of a run; on the driver, once.
 
@@ -99,12 +101,14 @@ class MlmodelTemplate:
         features
             Inputs of the signature: numbers as double, text as string, none required (null is a value).
         output
-            Name of the one output, a double.
+            Name of the one output, a double but for classes.
         extra_requirements
             Requirements of the user's own code, for `requirements.txt`.
+        labels
+            Of models of classes: the output is a label, and beside it the probabilities by label.
         """
         needs = list(requirements(flavor, extra_requirements))
-        document: dict[str, Any] = {"flavors": _flavors(flavor), "signature": _signature(features, output)}
+        document: dict[str, Any] = {"flavors": _flavors(flavor), "signature": _signature(features, output, labels)}
         if (version := installed_version("mlflow")) is not None:
             document["mlflow_version"] = version
         metadata = {"model_set": model_set, "run_id": run_id, "estimator": estimator, "requirements": needs}
@@ -157,11 +161,17 @@ def _flavors(flavor: Flavor) -> dict[str, Any]:
     }
 
 
-def _signature(features: Features, output: str) -> dict[str, Any]:
+_LABEL_TYPES = {"text": "string", "integer": "long", "boolean": "boolean"}
+
+
+def _signature(features: Features, output: str, labels: Labels | None) -> dict[str, Any]:
     """Return inputs and outputs; Unity Catalog refuses a model without either."""
     types = dict.fromkeys(features.numeric, "double") | dict.fromkeys(features.text, "string")
     inputs = [{"type": types[name], "name": name, "required": False} for name in features.names]
-    outputs = [{"type": "double", "name": output, "required": True}]
+    outputs: list[dict[str, Any]] = [{"type": "double", "name": output, "required": True}]
+    if labels is not None:
+        by_label = {"type": "map", "values": {"type": "double"}, "name": "probabilities", "required": True}
+        outputs = [{"type": _LABEL_TYPES[labels.kind], "name": output, "required": True}, by_label]
     return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs), "params": None}
 
 

@@ -61,7 +61,7 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
     store = tables.scan(
         frame.sparkSession, STORE, columns=[*_FETCH, "part"], where={"model_set": [model_set], "run_id": runs}
     )
-    request = Request(ask.keys, live.features(runs), passed, ask.prefix, slots)
+    request = Request(ask.keys, live.features(runs), passed, ask.prefix, slots, live.labels)
     return spark_score.score_frame(frame, store, plan, request)
 
 

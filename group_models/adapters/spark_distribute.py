@@ -299,7 +299,7 @@ def _sums(
         y, worker = batch[sc.TARGET].to_numpy(np.float64), int(batch[WORKER].iloc[0])
         prediction, time_us = model.predict(x), batch[sc.TIME].to_numpy(np.int64)
         of_model = of_model.add(y, prediction)
-        others = {name: reference.predict_newer(x, time_us) for name, reference in references.items()}
+        others = {name: reference.predict_newer(x, time_us, y) for name, reference in references.items()}
         found = {name: comparisons.Comparison.of(y, prediction, other, metric) for name, other in others.items()}
         compared = comparisons.merged(compared, found)
         of_median = of_median.add(y, np.full(len(y), median))

@@ -19,8 +19,17 @@ from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_train import placed_units
 from group_models.frames import key_kind
+from group_models.labels import Labels
 from group_models.planning.packing import pack
-from group_models.serving.resolving import OUTPUTS, PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan
+from group_models.serving.resolving import (
+    PLANNED,
+    PREDICTION,
+    PROVENANCE,
+    STATUS,
+    Request,
+    ScorePlan,
+    outputs_of,
+)
 from group_models.serving.routing import MODEL_LINES, Inputs, data_rows, predict_stream
 from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, Codes, Floats
 from group_models.tables import WHOLE
@@ -92,7 +101,7 @@ def score_frame(frame: DataFrame, store: DataFrame, plan: ScorePlan, request: Re
     carried = {names[name]: types[name] for name in request.passed}
     is_narrow = len(carried) <= _MAX_CROSSING and all(map(crossings.crosses_exactly, carried.values()))
     engine = _through_pandas if is_narrow else _beside_pandas
-    predicted = engine(ordered, wanted, carried, plan.inputs)
+    predicted = engine(ordered, wanted, carried, plan.inputs, request.labels)
     return _with_provenance(predicted, plan, carried, request)
 
 
@@ -229,7 +238,11 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
 
 
 def _through_pandas(
-    rows: DataFrame, features: Sequence[Column], carried: Mapping[str, str], inputs: Mapping[int, Inputs]
+    rows: DataFrame,
+    features: Sequence[Column],
+    carried: Mapping[str, str],
+    inputs: Mapping[int, Inputs],
+    labels: Labels | None,
 ) -> DataFrame:
     """Predict with `mapInPandas`; the passed columns cross encoded and come back exact."""
     short = sc.feature_names(len(features))
@@ -237,16 +250,16 @@ def _through_pandas(
     crossing = rows.select(*encoded, *features, KEY_IX, MODEL_IX, MODEL)
     kept = [*rows.select(*encoded).columns, KEY_IX]
     schema = [crossings.crossing_schema(name, spark_type) for name, spark_type in carried.items()]
-    schema += [f"{KEY_IX} int", f"{PREDICTION} double", f"{STATUS} int"]
+    schema += [f"{KEY_IX} int", f"{PREDICTION} {_crossing(labels)}", f"{STATUS} int"]
 
     def answer(batch: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
         is_data = data_rows(batch)
         scored = batch.loc[is_data, kept]
-        scored[PREDICTION], scored[STATUS] = prediction[is_data], status[is_data]
+        scored[PREDICTION], scored[STATUS] = _column(prediction[is_data]), status[is_data]
         return scored
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return predict_stream(batches, inputs, short, answer)
+        return predict_stream(batches, inputs, short, answer, labels)
 
     predicted = crossing.mapInPandas(predict, ", ".join(schema))
     decoded = [crossings.decode(name, spark_type) for name, spark_type in carried.items()]
@@ -254,7 +267,11 @@ def _through_pandas(
 
 
 def _beside_pandas(
-    rows: DataFrame, features: Sequence[Column], carried: Mapping[str, str], inputs: Mapping[int, Inputs]
+    rows: DataFrame,
+    features: Sequence[Column],
+    carried: Mapping[str, str],
+    inputs: Mapping[int, Inputs],
+    labels: Labels | None,
 ) -> DataFrame:
     """Predict with an iterator pandas UDF; the passed columns never leave the JVM.
 
@@ -265,17 +282,37 @@ def _beside_pandas(
     names = [*short, MODEL_IX, MODEL]
 
     def answer(_: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
-        return pd.DataFrame({PREDICTION: prediction, STATUS: status})
+        return pd.DataFrame({PREDICTION: _column(prediction), STATUS: status})
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
         frames = (pd.DataFrame(dict(zip(names, batch, strict=True))) for batch in batches)
-        return predict_stream(frames, inputs, short, answer)
+        return predict_stream(frames, inputs, short, answer, labels)
 
     predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
-    udf: Any = pandas_udf(predict, f"{PREDICTION} double, {STATUS} int").asNondeterministic()  # type: ignore[call-overload]
+    udf: Any = pandas_udf(predict, f"{PREDICTION} {_crossing(labels)}, {STATUS} int").asNondeterministic()  # type: ignore[call-overload]
     given = rows.select(*carried, KEY_IX, *features, MODEL_IX, MODEL)
     predicted = given.withColumn(_ANSWER, udf(*[F.col(name) for name in names])).where(F.isnull(MODEL))
     return predicted.select(*carried, KEY_IX, f"{_ANSWER}.{PREDICTION}", f"{_ANSWER}.{STATUS}")
+
+
+def _crossing(labels: Labels | None) -> str:
+    """Return the Spark type of what crosses from Python: a number, or probabilities in the order of the labels."""
+    return "double" if labels is None else "array<double>"
+
+
+def _column(prediction: Floats) -> Any:
+    return prediction if prediction.ndim == 1 else list(prediction)
+
+
+def _told(labels: Labels | None) -> list[Column]:
+    """Return the prediction as people read it; of classes the label and the probabilities by label."""
+    if labels is None:
+        return [F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))]
+    names, found = F.array(*[F.lit(name) for name in labels.names]), F.col(PREDICTION)
+    # Of equally probable labels the first, as everywhere.
+    label = F.get(names, (F.array_position(found, F.array_max(found)) - 1).cast("int")).cast(labels.spark_type)
+    is_known = ~F.isnan(F.get(found, F.lit(0)))
+    return [F.when(is_known, label), F.when(is_known, F.map_from_arrays(names, found))]
 
 
 def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str, str], request: Request) -> DataFrame:
@@ -287,9 +324,10 @@ def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str
     planned = F.coalesce(F.col(PLANNED), F.lit(SCORE_STATUSES.index("unseen_key")))
     code = F.when(F.col(STATUS) == SCORED, planned).otherwise(F.col(STATUS))
     texts = F.array(*[F.lit(text) for text in SCORE_STATUSES])
-    prediction = F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))
-    values = [prediction, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
-    outputs = [value.alias(request.prefix + name) for value, name in zip(values, OUTPUTS, strict=True)]
+    values = [*_told(request.labels), *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
+    outputs = [
+        value.alias(request.prefix + name) for value, name in zip(values, outputs_of(request.labels), strict=True)
+    ]
     key_of = dict(zip(request.keys, keys, strict=True))
     passed = [
         F.when(F.col(KEY_IX) == NO_KEY, F.col(p)).otherwise(F.col(key_of[name]).cast(carried[p])) if name in key_of

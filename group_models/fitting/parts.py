@@ -6,12 +6,17 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from group_models.evaluation import why_no_metrics
 from group_models.fitting.comparisons import entries
+from group_models.fitting.measures import TRAIN_MEDIAN, shares_of
 from group_models.fitting.measuring import Measured
-from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings, identity
+from group_models.fitting.outcomes import FitSettings, identity
 from group_models.fitting.units import EMPTY_PART
 from group_models.keys import key_seed
+from group_models.labels import Labels
+from group_models.spec import Metric
 from group_models.tables import WHOLE
 
 PART_COLUMNS = (
@@ -35,13 +40,15 @@ class PartsOutcome:
     measured
         The parts, as the store numbers them, whose models have not seen the holdout.
     baseline
-        Mean of the medians of those parts' training rows: what the median would predict, were it salted too.
+        Mean of the medians of those parts' training rows: what the median would predict, were it salted too; of
+        classes the mean share of each label.
     """
 
     key_id: str
     columns: dict[str, Any]
     measured: tuple[int, ...]
-    baseline: float
+    baseline: float | tuple[float, ...]
+    metric: Metric = "mae"
 
     @property
     def is_trained(self) -> bool:
@@ -68,7 +75,6 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     tried = sorted((row for row in rows if row["status"] != EMPTY_PART), key=lambda row: row["part"])
     final = [row for row in tried if row["part"] < n_parts]
     measured = [row["part"] for row in tried if _median(row) is not None]
-    medians = [median for row in tried if (median := _median(row)) is not None]
     columns = {
         **identity(key_id, WHOLE, planned["unit"], key_seed(settings.seed, key_id), settings.estimator.label, settings),
         **_estimators(final, settings),
@@ -78,7 +84,7 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
         "finished_at": max(row["finished_at"] for row in final),
         **_status(tried, n_parts, settings.max_model_bytes),
     }
-    outcome = PartsOutcome(key_id, columns, tuple(measured), sum(medians) / len(medians) if medians else 0.0)
+    outcome = PartsOutcome(key_id, columns, tuple(measured), _baseline(tried, settings.labels), settings.metric)
     if outcome.is_trained and not outcome.has_holdout and settings.holdout_by != "none":
         # Without a part that has not seen the holdout, what is held out is all there is.
         columns["reason"] = why_no_metrics(columns["holdout_rows"], columns["holdout_rows"])
@@ -93,9 +99,18 @@ def with_metrics(outcome: PartsOutcome, measured: Measured) -> dict[str, Any]:
     if model.not_finite:
         said = f"{model.not_finite} of {model.count} predictions on the holdout are not finite"
         return {**outcome.columns, "status": "failed", "error_stage": "evaluate", "reason": f"evaluate: {said}"}
-    compared = entries(measured.compared, model.count)
+    compared = entries(measured.compared, model.count, outcome.metric)
     metrics = {"metrics": model.metrics(), "baseline_metrics": {**measured.baseline.metrics(), **compared}}
     return {**outcome.columns, **metrics, "holdout_rows": model.count}
+
+
+def _baseline(tried: Sequence[Mapping[str, Any]], labels: Labels | None) -> float | tuple[float, ...]:
+    """Return what the baselines of measured parts predict together."""
+    told = [dict(row["baseline_metrics"]) for row in tried if _median(row) is not None]
+    if labels is not None:
+        shares = [shares_of(of_train, labels) for of_train in told] or [np.zeros(len(labels.names))]
+        return tuple(np.mean(shares, axis=0).tolist())
+    return sum(of_train[TRAIN_MEDIAN] for of_train in told) / len(told) if told else 0.0
 
 
 def _median(row: Mapping[str, Any]) -> float | None:

@@ -30,8 +30,11 @@ from group_models.serving.direct import Ask, answer_frame, compare_libraries, lo
 from group_models.serving.resolving import ScorePlan
 from group_models.spec import Scoring
 
-FORMAT = 2
-"""2: models that build on those of parents, which are in the file too. A file without such is still written as 1."""
+FORMAT = 3
+"""2: models that build on those of parents, which are in the file too. 3: models of classes, and the labels of runs.
+
+A file without such is still written as 1.
+"""
 
 MODEL_COLUMNS = ("run_id", "key_id", "number", "format", "data_file", "data")
 """What is kept of a store row; its digest is the manifest's, beside the key."""
@@ -51,9 +54,9 @@ MAX_CACHED_BYTES, MAX_CACHED_MODELS = 256 * 2**20, 10_000
 def write_bundle(path: Path, live: Live, scoring: Scoring, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a live set and the store rows of its models into a new file."""
     about = {
-        "format": json.dumps(FORMAT if live.bases() else 1),
+        "format": json.dumps(FORMAT if live.run_labels else 2 if live.bases() else 1),
         "scoring": scoring.model_dump_json(),
-        "live": json.dumps({name: getattr(live, name) for name in _plain_fields()}),
+        "live": json.dumps({name: getattr(live, name) for name in _plain_fields(live)}),
         "keys": _packed_keys(live),
     }
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
@@ -63,8 +66,10 @@ def write_bundle(path: Path, live: Live, scoring: Scoring, rows: Iterable[Mappin
         connection.executemany("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
-def _plain_fields() -> list[str]:
-    return [field.name for field in dataclasses.fields(Live) if field.name != "keys"]
+def _plain_fields(live: Live) -> list[str]:
+    # Readers from before there were classes know no labels; where there are none they go on reading.
+    left_out = ("keys",) if live.run_labels else ("keys", "run_labels")
+    return [field.name for field in dataclasses.fields(Live) if field.name not in left_out]
 
 
 def _packed_keys(live: Live) -> bytes:

@@ -16,19 +16,20 @@ from group_models.artifacts import StoredModel, load_model
 from group_models.errors import DataError, LibraryWarning
 from group_models.frames import feature_frame, key_values
 from group_models.keys import Key, key_id, key_text
+from group_models.labels import class_columns
 from group_models.libraries import LoadNotes, TrainedBy, check_libraries, installed
 from group_models.live.sets import Live
 from group_models.serving.children import Segment, predict_children
 from group_models.serving.resolving import (
-    OUTPUTS,
     PLANNED,
     PROVENANCE,
     ScorePlan,
     check_missing,
     check_names,
+    outputs_of,
     plan_scores,
 )
-from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, predict_rows
+from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, no_predictions, predict_rows
 from group_models.spec import Scoring
 from group_models.tables import utc_now
 
@@ -111,7 +112,7 @@ def resolve_frame(frame: pd.DataFrame, live: Live, ask: Ask) -> Asked:
     """
     passed = list(frame.columns if ask.columns is None else ask.columns)
     check_columns_once(list(frame.columns))
-    check_names(list(frame.columns), passed, ask.prefix)
+    check_names(list(frame.columns), passed, ask.prefix, live.labels)
     keys = _row_keys(frame, live, ask.keys)
     codes, distinct = pd.factorize(pd.Series(keys, dtype=object))
     counts = _counts(list(distinct), codes, ask.keys)
@@ -133,10 +134,17 @@ def answer_frame(asked: Asked, live: Live, ask: Ask, fetch: Fetch) -> pd.DataFra
     prediction, status = _predict_frame(asked, live, fetch)
     planned = plan.keys[PLANNED].to_numpy()[codes]
     final = np.where(status == SCORED, planned, status)
-    outputs = {"prediction": prediction, "score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
+    labels = live.labels
+    outputs: dict[str, Any] = {"score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
+    outputs |= {"prediction": prediction} if labels is None else _by_position(class_columns(prediction, labels), asked)
     outputs |= {name: plan.keys[name].to_numpy()[codes] for name in PROVENANCE}
-    added = pd.DataFrame({ask.prefix + name: outputs[name] for name in OUTPUTS}, index=asked.frame.index)
+    added = pd.DataFrame({ask.prefix + name: outputs[name] for name in outputs_of(labels)}, index=asked.frame.index)
     return pd.concat([asked.frame[asked.passed], added], axis=1) if asked.passed else added
+
+
+def _by_position(columns: Mapping[str, pd.Series[Any]], asked: Asked) -> dict[str, pd.Series[Any]]:
+    """Return columns under the index of the frame: attached by position, never by index."""
+    return {name: column.set_axis(asked.frame.index) for name, column in columns.items()}
 
 
 def _row_keys(frame: pd.DataFrame, live: Live, keys: Sequence[str]) -> list[Key]:
@@ -159,9 +167,9 @@ def _counts(distinct: Sequence[Key], codes: npt.NDArray[np.intp], names: Sequenc
 
 
 def _predict_frame(asked: Asked, live: Live, fetch: Fetch) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return prediction and status code per row, by position."""
+    """Return prediction (of classes the probabilities of all labels) and status code per row, by position."""
     frame, plan = asked.frame, asked.plan
-    prediction = np.full(len(frame), np.nan)
+    prediction = no_predictions(len(frame), live.labels)
     status = np.full(len(frame), SCORED, dtype=np.int64)
     model_ix = plan.keys["model_ix"].to_numpy()[asked.codes]
     runs = sorted(set(plan.models["run_id"].to_pylist()))
@@ -177,7 +185,7 @@ def _predict_frame(asked: Asked, live: Live, fetch: Fetch) -> tuple[npt.NDArray[
                 bases[row["model_ix"]] = model
             given = x[row["run_id"]].iloc[rows].reset_index(drop=True)
             if row["parent_ix"] == NO_MODEL:
-                prediction[rows], status[rows] = predict_rows(model, given)
+                prediction[rows], status[rows] = predict_rows(model, given, live.labels)
             else:
                 found = np.full(len(rows), np.nan), np.full(len(rows), SCORED, dtype=np.int32)
                 own = [Segment(slice(0, len(rows)), row["run_ix"], row["parent_ix"], model)]

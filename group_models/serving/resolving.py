@@ -14,6 +14,7 @@ import pyarrow as pa
 from group_models.errors import DataError
 from group_models.frames import ColumnKind, base_type, column_kind, none_where
 from group_models.keys import show_key
+from group_models.labels import PROBABILITIES, Labels
 from group_models.live.parents import serving_parents
 from group_models.live.sets import Live, age_days
 from group_models.serving.bases import MODELS, bases_first, has_base
@@ -24,10 +25,15 @@ PREDICTION, STATUS, PLANNED = "prediction", "status", "planned"
 
 PROVENANCE = ("model_level", "model_key", "model_run_id", "model_age_days", "model_status")
 OUTPUTS = (PREDICTION, *PROVENANCE, "score_status")
-"""Columns that scoring adds, in order."""
+"""Columns that scoring adds, in order; of classes see `outputs_of`."""
 
 _WITHOUT_MODEL = ("unseen_key", "no_model", "null_key")
 _NAMED = 5
+
+
+def outputs_of(labels: Labels | None) -> tuple[str, ...]:
+    """Return the columns that scoring adds, in order: of classes their probabilities too."""
+    return OUTPUTS if labels is None else (PREDICTION, PROBABILITIES, *OUTPUTS[1:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Request:
         Put before the name of each output column.
     slots
         Tasks that run at the same time.
+    labels
+        Where models are of classes, the labels of which each row gets probabilities.
     """
 
     keys: Sequence[str]
@@ -51,6 +59,7 @@ class Request:
     passed: Sequence[str]
     prefix: str
     slots: int
+    labels: Labels | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +244,7 @@ def check_inputs(columns: Mapping[str, str], plan: ScorePlan, live: Live, *, key
         raise DataError("the input does not fit the models: " + "; ".join(mistakes))
 
 
-def check_names(columns: Sequence[str], passed: Sequence[str], prefix: str) -> None:
+def check_names(columns: Sequence[str], passed: Sequence[str], prefix: str, labels: Labels | None = None) -> None:
     """Refuse an input whose passed columns would meet an output column.
 
     Raises
@@ -246,7 +255,7 @@ def check_names(columns: Sequence[str], passed: Sequence[str], prefix: str) -> N
     lacking = [name for name in passed if name not in columns]
     if lacking:
         raise DataError(f"cannot pass by {', '.join(map(repr, lacking))}: the input has no such column")
-    taken = {(prefix + name).lower() for name in OUTPUTS}
+    taken = {(prefix + name).lower() for name in outputs_of(labels)}
     met = [name for name in passed if str(name).lower() in taken]
     if met:
         raise DataError(

@@ -190,7 +190,7 @@ def status_kind(status: str) -> str:
     >>> [status_kind(name) for name in ("trained", "unchanged", "timed_out", "too_small")]
     ['good', 'good', 'bad', 'kept']
     """
-    if status in ("trained", "unchanged"):
+    if status in ("trained", "one_class", "unchanged"):
         return "good"
     return "bad" if status in FAILED else "kept"
 
