@@ -17,6 +17,11 @@ Ints: TypeAlias = NDArray[np.int64]
 DIFFERENCE, ERROR_OF_IT, ROWS = "difference", "difference_se", "rows"
 
 
+def simplest(metric: Metric) -> str:
+    """Return the name of what needs no features, beside which models are measured: `median`, or of classes `prior`."""
+    return "prior" if metric == "log_loss" else "median"
+
+
 def losses(y: Floats, prediction: Floats, metric: Metric) -> Floats:
     """Return what each row adds to the metric: the size of its error, or for `rmse` its square.
 
