@@ -14,6 +14,11 @@ def measure_labels(frame: DataFrame, target: Column, most: int) -> list[str]:
     return labels.distinct().limit(most + 1).toArrow()["label"].to_pylist()  # type: ignore[no-any-return]
 
 
+def label_of(code: Column, labels: Labels) -> Column:
+    """Return the label of a code as text; null of none of them."""
+    return F.get(F.array(*[F.lit(name) for name in labels.names]), code.cast("int"))
+
+
 def code_of(label: Column, labels: Labels) -> Column:
     """Return the place of a label (text) among those of the set as a double; null of none of them.
 

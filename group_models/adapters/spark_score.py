@@ -17,6 +17,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from group_models.adapters import crossings
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
+from group_models.adapters.spark_labels import label_of
 from group_models.adapters.spark_train import placed_units
 from group_models.frames import key_kind
 from group_models.labels import Labels
@@ -310,7 +311,7 @@ def _told(labels: Labels | None) -> list[Column]:
         return [F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))]
     names, found = F.array(*[F.lit(name) for name in labels.names]), F.col(PREDICTION)
     # Of equally probable labels the first, as everywhere.
-    label = F.get(names, (F.array_position(found, F.array_max(found)) - 1).cast("int")).cast(labels.spark_type)
+    label = label_of(F.array_position(found, F.array_max(found)) - 1, labels).cast(labels.spark_type)
     is_known = ~F.isnan(F.get(found, F.lit(0)))
     return [F.when(is_known, label), F.when(is_known, F.map_from_arrays(names, found))]
 
