@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from group_models.class_rules import ClassWeight, Task, Transform, metric_mistake, task_mistake, with_task
 from group_models.errors import SpecError
+from group_models.field_mistakes import mistakes_of
 from group_models.gates import Gates
 from group_models.levels import level_mistake
 from group_models.spec_fields import (
@@ -89,7 +90,7 @@ class Spec(Fields):
     Raises
     ------
     SpecError
-        Through `load_spec`: every mistake of the spec at once.
+        Every mistake in the fields at once; `load_spec` adds those that columns of two roles make.
     """
 
     model_set: str
@@ -125,6 +126,12 @@ class Spec(Fields):
     track: Track | None = None
     seed: int = Field(default=7, ge=0, lt=2**63)
     warehouse: str | None = None
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except pydantic.ValidationError as e:
+            raise SpecError(mistakes_of(e, type(self))) from e
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -21,13 +21,30 @@ else:
 _RAISED = re.compile(r"(?!(org|java|scala)\.)[A-Za-z_][\w.]*(Error|Exception): ")
 """A line of a Python traceback that names the exception; the JVM's own are around it."""
 
+_TRACEBACK = "Traceback (most recent call last):"
+_NAMED = re.compile(r"[A-Za-z_][\w.]*(: |$)")
+"""The line after a traceback's calls, also of what is called neither an error nor an exception."""
+
 
 def cause(error: BaseException) -> str:
     """Return what a query failed of: what a worker raised, else the innermost cause in the JVM, else the first line."""
     lines = [line.strip() for line in str(error).splitlines()]
-    raised = [line for line in lines if _RAISED.match(line)]
+    raised = _raised(error)
     caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return raised[-1] if raised else caused[-1] if caused else first_line(error)
+
+
+def _raised(error: BaseException) -> list[str]:
+    """Return the lines that name what Python raised in a worker: by the word, or at the end of a traceback."""
+    lines, ends, is_within = str(error).splitlines(), set[int](), False
+    for place, line in enumerate(lines):
+        if line.rstrip().endswith(_TRACEBACK):
+            is_within = True
+        elif is_within and line[:1].strip():
+            is_within = False
+            if _NAMED.match(line):
+                ends.add(place)
+    return [line.strip() for place, line in enumerate(lines) if place in ends or _RAISED.match(line.strip())]
 
 
 _DEAD = re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure")
@@ -41,7 +58,7 @@ def is_dead_worker(error: BaseException) -> bool:
 
 def is_from_worker(error: BaseException) -> bool:
     """Return whether a query failed of what Python raised in one of its workers."""
-    return any(_RAISED.match(line.strip()) for line in str(error).splitlines())
+    return bool(_raised(error))
 
 
 def is_childless(error: BaseException) -> bool:

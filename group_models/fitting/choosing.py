@@ -13,6 +13,7 @@ from group_models.estimators.base import Family, features_of
 from group_models.estimators.registry import make_family
 from group_models.estimators.weights import taken
 from group_models.evaluation import error_summary
+from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.folds import Chosen, Fold, Places, choose, hash_folds, time_folds
 from group_models.fitting.measures import metrics_of
 from group_models.fitting.outcomes import FitSettings
@@ -105,7 +106,9 @@ def _errors(
     for fit, validate in folds:
         try:
             errors.append(_error(key, places[fit], places[validate], family, settings, seed))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: a candidate that fails is none
+        except NOT_THE_FITS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code: a candidate that fails is none
             return [math.nan] * len(folds), error_summary(error, "fit").error_type
     return errors, None if all(map(math.isfinite, errors)) else "predictions that are not finite"
 

@@ -71,6 +71,10 @@ class TimedOut(BaseException):
     """A fit took longer than its limit; no `Exception`, which an estimator might catch and go on."""
 
 
+NOT_THE_FITS = (KeyboardInterrupt, TimedOut)
+"""What is raised in a fit and is not its own: all else, also what is no `Exception`, is an outcome of its key."""
+
+
 def death_columns(death: Death) -> dict[str, Any]:
     """Return what the row of a key says of how its fit ended without an outcome."""
     # faulthandler names the newest call first, and after the calls hundreds of modules.

@@ -17,7 +17,7 @@ from group_models.estimators.base import Predictor
 from group_models.evaluation import Floats, Stage
 from group_models.fitting.class_sums import ClassSums
 from group_models.fitting.comparisons import Comparison, Comparisons, merged
-from group_models.fitting.deaths import Death, FitLimits, death_columns, memory_reason, raised_columns
+from group_models.fitting.deaths import NOT_THE_FITS, Death, FitLimits, death_columns, memory_reason, raised_columns
 from group_models.fitting.guards import Guard
 from group_models.fitting.measures import comparable
 from group_models.fitting.references import NAMES, ModelRow, ensemble_of, predicted
@@ -191,7 +191,9 @@ class Meter:
         try:
             with Guard(dataclasses.replace(self._limits, timeout_s=left)) as guard:
                 done = guard.run(lambda: self._predict(x))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its key gets a row
+        except NOT_THE_FITS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code: its key gets a row
             return raised_columns(error, _STAGE, self._limits)
         return self._ended(done) if isinstance(done, Death) else done
 

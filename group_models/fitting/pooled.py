@@ -23,7 +23,7 @@ from group_models.estimators.base import Predictor, features_of, one_thread
 from group_models.estimators.batched_children import child_family
 from group_models.estimators.children import PARENT, REFITTED
 from group_models.estimators.registry import make_family
-from group_models.fitting.deaths import Death, death_columns, raised_columns
+from group_models.fitting.deaths import NOT_THE_FITS, Death, death_columns, raised_columns
 from group_models.fitting.guards import Guard
 from group_models.fitting.isolation import NoChildError, run_in_child
 from group_models.fitting.outcomes import FitSettings, PoolSettings, identity, result_frame
@@ -230,9 +230,9 @@ def _predict_parents(
 
     try:
         done = run_in_child(predict, settings.limits) if settings.is_isolated else guard.run(predict)
-    except NoChildError:
+    except (NoChildError, *NOT_THE_FITS):
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - users' code in the parents' models: keys get rows
+    except BaseException as error:  # noqa: BLE001 - users' code in the parents' models: keys get rows
         return raised_columns(error, "prepare", settings.limits)
     return death_columns(done) if isinstance(done, Death) else done
 

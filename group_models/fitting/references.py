@@ -21,6 +21,7 @@ from group_models.estimators.base import Predictor
 from group_models.estimators.classes import labels_of
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, LinearForms
+from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.measures import comparable
 from group_models.fitting.unit_rows import UnitRows
 from group_models.labels import Labels
@@ -197,7 +198,9 @@ def predicted(load: Callable[[], Predictor], x: pd.DataFrame, y: Floats, labels:
     try:
         model = load()
         prediction = comparable(np.asarray(model.predict(x), dtype=np.float64), y, labels, labels_of(model))
-    except (Exception, SystemExit):  # noqa: BLE001 - a user's stored model: its keys are not compared with it
+    except NOT_THE_FITS:
+        raise
+    except BaseException:  # noqa: BLE001 - a user's stored model: its keys are not compared with it
         return np.full(len(x), np.nan)
     return np.where(np.isfinite(prediction), prediction, np.nan)
 

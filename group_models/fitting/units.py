@@ -17,7 +17,7 @@ from group_models.estimators.batched import BatchedFamily
 from group_models.estimators.weights import taken
 from group_models.evaluation import Stage, infinite_columns, why_no_metrics
 from group_models.fitting.choosing import choose_family, families_of
-from group_models.fitting.deaths import Death, FitError, TimedOut, death_columns, raised_columns
+from group_models.fitting.deaths import Death, FitError, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
 from group_models.fitting.isolation import fit_in_child, run_in_child
@@ -171,7 +171,9 @@ def _fit_key(
     seed = key_seed(settings.seed, key.key_id, key.part)
     try:
         outcomes = _train_key(key, families, settings, seed, progress, predicted)
-    except (Exception, SystemExit, TimedOut) as error:  # noqa: BLE001 - the one catch-all: a failure is a row
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the one catch-all: a failure is a row
         outcomes = [raised_columns(error, progress.stage, settings.limits, hint=_hint(key, settings))]
     shared = {
         **_identity(key, families[0], settings, seed),

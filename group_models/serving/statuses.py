@@ -41,7 +41,9 @@ def predict_rows(model: StoredModel | None, x: pd.DataFrame, labels: Labels | No
     nothing = no_predictions(len(x), labels)
     try:
         prediction = None if model is None else _predicted(model, x, labels)
-    except Exception:  # noqa: BLE001 - user code: its rows get a status
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - user code: its rows get a status
         prediction = None
     if prediction is None or prediction.shape != nothing.shape:
         return nothing, np.full(len(x), MODEL_FAILED, dtype=np.int32)

@@ -25,11 +25,23 @@ class Poison:
         return np.full(len(x), self.mean_)
 
 
+class OwnAlarm(BaseException):
+    """Not an `Exception`, as the time limit of `func_timeout` is none."""
+
+
 class Quitter(Poison):
-    """An estimator that tries to end the process."""
+    """An estimator that tries to get out past whoever catches exceptions."""
+
+    def __init__(self, raised: BaseException, *, late: bool = False) -> None:
+        self.raised, self.late = raised, late
 
     def fit(self, x: pd.DataFrame, y: np.ndarray) -> "Quitter":
-        raise SystemExit(3)
+        if not self.late:
+            raise self.raised
+        return self
+
+    def predict(self, x: pd.DataFrame) -> np.ndarray:
+        raise self.raised
 
 
 def settings(name: str | None = "ridge", obj: object = None, **changes: object) -> FitSettings:
@@ -96,9 +108,20 @@ def test_one_bad_key_is_a_row_and_the_others_are_trained() -> None:
     assert bad["data"] is None
 
 
-def test_a_fit_that_exits_is_a_row_too() -> None:
-    (row,) = fit_unit(rows_of(0, [1.0] * 10), keys_of(1), settings(obj=Quitter())).to_dict("records")
-    assert (row["status"], row["error_type"]) == ("failed", "SystemExit")
+@pytest.mark.parametrize("late", [False, True], ids=["fit", "predict"])
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), OwnAlarm("too slow"), GeneratorExit()], ids=lambda raised: type(raised).__name__
+)
+def test_what_is_no_exception_is_a_row_too(raised: BaseException, *, late: bool) -> None:
+    quitter = Quitter(raised, late=late)
+    (row,) = fit_unit(rows_of(0, [1.0] * 10), keys_of(1), settings(obj=quitter)).to_dict("records")
+    assert row["status"] == "failed"
+    assert row["error_type"].endswith(type(raised).__name__)
+
+
+def test_a_person_can_interrupt_a_fit() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit_unit(rows_of(0, [1.0] * 10), keys_of(1), settings(obj=Quitter(KeyboardInterrupt())))
 
 
 def test_a_key_with_no_rows_is_a_row() -> None:

@@ -39,6 +39,10 @@ def leaving(_):
     raise SystemExit(3)
 
 
+def dropping(_):
+    raise GeneratorExit("enough")
+
+
 def hanging(_):
     while True:
         time.sleep(0.01)
@@ -56,6 +60,7 @@ def test_batches_add_up_to_the_metrics_of_model_and_baseline():
     [
         (raising, "ValueError", "evaluate: ValueError: no such colour"),
         (leaving, "SystemExit", "evaluate: SystemExit: 3"),
+        (dropping, "GeneratorExit", "evaluate: GeneratorExit: enough"),
         (lambda _: np.zeros(2), "ValueError", "evaluate: ValueError: 3 rows got predictions of shape (2,)"),
     ],
 )

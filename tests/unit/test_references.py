@@ -32,10 +32,10 @@ class Says:
 
 
 class Breaks(Says):
-    """A model that raises."""
+    """A model that raises what is no `Exception`."""
 
     def predict(self, x: pd.DataFrame) -> np.ndarray:
-        raise SystemExit(3)
+        raise GeneratorExit
 
 
 def model(value: float, reference: int, *, role: Role = "parent", part: int = 0, **more: Any) -> bytes:

@@ -61,3 +61,11 @@ def test_workers_that_can_make_no_child_are_told_from_the_text():
 def test_how_a_classic_session_called_java_is_left_out_of_what_java_said():
     said = "An error occurred while calling o69.sql.\n: java.io.IOException: Failed to load table c.s.t (HTTP 0): null"
     assert first_line(Exception(said)) == "java.io.IOException: Failed to load table c.s.t (HTTP 0): null"
+
+
+@pytest.mark.parametrize("last", ["func_timeout.exceptions.FunctionTimedOut: fit took 60 s", "KeyboardInterrupt"])
+def test_what_is_called_neither_error_nor_exception_is_found_at_the_end_of_its_traceback(last: str):
+    traceback = f'Traceback (most recent call last):\n  File "fit.py", line 15, in fit\n    raise it\n{last}\n'
+    failed = RuntimeError(f"An exception was thrown from the Python worker:\n{traceback}\tat org.apache.spark.Task")
+    assert cause(failed) == last
+    assert not is_dead_worker(failed)

@@ -35,6 +35,15 @@ def test_the_first_six_fields_are_enough() -> None:
     assert spec.seed == 7
 
 
+def test_a_spec_that_is_made_in_python_says_its_mistakes_in_the_same_words() -> None:
+    wrong = {**SIX, "model_set": "eta", "keys": [], "sed": 1}
+    with pytest.raises(SpecError) as caught:
+        Spec(**wrong)
+    assert [said.split(":")[0] for said in caught.value.mistakes] == ["model_set", "keys", "sed"]
+    assert caught.value.mistakes == mistakes_of(model_set="eta", keys=[], sed=1)
+    assert Spec(**SIX) == load_spec(SIX)
+
+
 @pytest.mark.parametrize("name", SIX)
 def test_a_missing_field_is_named(name: str) -> None:
     with pytest.raises(SpecError, match=f"{name}: is missing"):
