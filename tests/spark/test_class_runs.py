@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 from xgboost import XGBClassifier
 
 from group_models import api, releasing
-from group_models.artifacts import write_model
+from group_models.artifacts import load_model, write_model
 from group_models.class_metrics import confusion_of
 from group_models.errors import SpecError
 from group_models.keys import key_id, key_seed
@@ -21,6 +21,7 @@ from group_models.live.sets import read_live
 from group_models.mirroring import read_models
 from group_models.serving.bundles import Bundle, write_bundle
 from group_models.spec import Scoring
+from group_models.tables import STORE
 from tests.cases.worlds import MODEL_SET, by_key, scored, spec_of, tables_of
 
 LABELS = ("early", "late", "lost", "on time")
@@ -170,3 +171,54 @@ def test_integer_labels_keep_their_type_and_a_second_run_with_more_of_them_serve
         api.plan(
             {**whole, "task": "regression", "target": "x", "features": ["row_id"], "estimator": "mean"}, spark=spark
         )
+
+
+@pytest.mark.slow
+def test_salted_keys_parents_gates_and_candidates_work_for_classes(either_spark, tmp_path):
+    rng = np.random.default_rng(0)
+    sizes = {"big": 120, "other": 40, "few": 6}
+    frame = pd.concat(
+        [pd.DataFrame({"carrier": key, "x": rng.normal(size=rows)}) for key, rows in sizes.items()], ignore_index=True
+    )
+    frame["label"] = np.where(frame["x"] + rng.normal(scale=0.3, size=len(frame)) > 0, "late", "on time")
+    frame["at"] = pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.permutation(len(frame)), unit="h")
+    frame["row_id"] = np.arange(len(frame))
+    rows = either_spark.createDataFrame(frame)
+    asked = spec(
+        rows, tmp_path, estimator="prior", candidates=["logistic"], levels=[[]], class_weight={"late": 2.0},
+        limits={"min_rows": 20, "max_key_rows": 50, "max_parent_rows": 1000},
+        gates={"parent": {"standard_errors": 2}, "champion": {"min_rows": 5}}, refit=False,
+    )  # fmt: skip
+    run = api.train(asked, spark=either_spark)
+    assert run.counts == {"trained": 2, "too_small": 1}
+    told = by_key(api.show(asked))
+    big, few = told["big"], told["few"]
+    assert (big["policy"], big["n_parts"], big["estimator"]) == ("salted", 3, "logistic")
+    assert (few["status"], few["serves"]) == ("too_small", "parent")
+    assert {"log_loss", "accuracy", "f1"} <= set(big["metrics"])
+    assert {"log_loss", "parent_log_loss", "global_log_loss", "parent_difference"} <= set(big["baseline_metrics"])
+    assert big["metrics"]["log_loss"] < big["baseline_metrics"]["log_loss"]
+    where = {"model_set": [MODEL_SET], "run_id": [run.run_id], "key_id": [big["key_id"]], "part": [0, 1, 2]}
+    stored = tables_of(asked).read(STORE, where=where).to_pylist()
+    assert len(stored) == 3
+    models = [load_model(row["data"], format=row["format"], data_file=row["data_file"]) for row in stored]
+    own = frame[frame["carrier"] == "big"]
+    mean = np.mean([model.predict(own[["x"]]) for model in models], axis=0)
+    answered = api.score(own, asked)
+    np.testing.assert_allclose([list(row.values()) for row in answered["probabilities"]], mean, atol=1e-12)
+    held = own["at"] >= pd.Timestamp(big["holdout_from"]).tz_localize(None)
+    codes = (own["label"] == "on time").to_numpy().astype(int)
+    assert big["metrics"]["log_loss"] == pytest.approx(log_loss(codes[held], mean[held]), abs=1e-9)
+    # The parent answers for the key that is too small, in Spark as here.
+    first = scored("pandas", rows, asked)
+    again = scored("wide", rows, asked).sort_values("row_id")
+    assert again["score_status"].tolist() == first["score_status"].tolist()
+    assert set(first.loc[first["carrier"] == "few", "score_status"]) == {"parent"}
+    assert again["prediction"].tolist() == first["prediction"].tolist()
+    # A second night compares with the first one's models, by the chance that both give the true label.
+    night = frame.assign(at=frame["at"] + pd.Timedelta(days=30), row_id=frame["row_id"] + len(frame))
+    both = {**asked, "source": either_spark.createDataFrame(pd.concat([frame, night]))}
+    api.train(both, spark=either_spark)
+    assert by_key(api.show(both))["other"]["baseline_metrics"]["champion_rows"] > 0
+    assert "champion_log_loss" in by_key(api.show(both))["other"]["baseline_metrics"]
+    assert {row["status"] for row in api.show(both)} <= {"trained", "rejected", "too_small"}
