@@ -35,10 +35,10 @@ from group_models.estimators.registry import synthetic_rows
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable, why_no_metrics
 from group_models.fitting import comparisons
 from group_models.fitting.deaths import FitError
+from group_models.fitting.measures import TRAIN_MEDIAN
 from group_models.fitting.measuring import Reference, references_of
 from group_models.fitting.outcomes import (
     MEASURED,
-    TRAIN_MEDIAN,
     FitSettings,
     identity,
     result_table,

@@ -15,17 +15,11 @@ from group_models.artifacts import FORMAT, NEWEST, digest, serialize
 from group_models.estimators.base import EstimatorSettings, Fitted
 from group_models.estimators.classifiers import ONE_CLASS
 from group_models.fitting.deaths import NO_LIMITS, FitLimits
-from group_models.fitting.measures import TRAIN_MEDIAN
 from group_models.frames import ColumnKind
 from group_models.labels import Labels
 from group_models.mlmodel import MlmodelTemplate
 from group_models.spec import Metric
 from group_models.tables import STORE, WHOLE, moment, utc_now
-
-__all__ = [
-    "MEASURED", "RESULT", "TRAIN_MEDIAN", "FitSettings", "PoolSettings", "identity", "result_frame", "result_table",
-    "stored_columns",
-]  # fmt: skip
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
 """Columns of a store row that a unit fills; the wave's adapter adds the others."""

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.adapters.spark_references import CHAMPION_TYPES, PARENT_TYPES, PART_TYPES, STORED, References
-from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings
+from group_models.fitting.measures import TRAIN_MEDIAN
+from group_models.fitting.outcomes import FitSettings
 from group_models.keys import level_name, texts_id
 from group_models.live.champions import Refit, seen_until
 from group_models.live.sets import Live, read_without_pins
