@@ -16,7 +16,7 @@ from group_models.artifacts import StoredModel, load_model
 from group_models.errors import DataError, LibraryWarning
 from group_models.frames import feature_frame, key_values
 from group_models.keys import Key, key_id, key_text
-from group_models.labels import class_columns
+from group_models.labels import Labels, class_columns
 from group_models.libraries import LoadNotes, TrainedBy, check_libraries, installed
 from group_models.live.sets import Live
 from group_models.serving.children import Segment, predict_children
@@ -29,7 +29,7 @@ from group_models.serving.resolving import (
     outputs_of,
     plan_scores,
 )
-from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, no_predictions, predict_rows
+from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, Floats, no_predictions, predict_rows
 from group_models.spec import Scoring
 from group_models.tables import utc_now
 
@@ -136,15 +136,15 @@ def answer_frame(asked: Asked, live: Live, ask: Ask, fetch: Fetch) -> pd.DataFra
     final = np.where(status == SCORED, planned, status)
     labels = live.labels
     outputs: dict[str, Any] = {"score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
-    outputs |= {"prediction": prediction} if labels is None else _by_position(class_columns(prediction, labels), asked)
+    outputs |= {"prediction": prediction} if labels is None else _by_position(prediction, labels)
     outputs |= {name: plan.keys[name].to_numpy()[codes] for name in PROVENANCE}
     added = pd.DataFrame({ask.prefix + name: outputs[name] for name in outputs_of(labels)}, index=asked.frame.index)
     return pd.concat([asked.frame[asked.passed], added], axis=1) if asked.passed else added
 
 
-def _by_position(columns: Mapping[str, pd.Series[Any]], asked: Asked) -> dict[str, pd.Series[Any]]:
-    """Return columns under the index of the frame: attached by position, never by index."""
-    return {name: column.set_axis(asked.frame.index) for name, column in columns.items()}
+def _by_position(probabilities: Floats, labels: Labels) -> dict[str, Any]:
+    """Return the columns of classes without an index: they are attached by position."""
+    return {name: column.array for name, column in class_columns(probabilities, labels).items()}
 
 
 def _row_keys(frame: pd.DataFrame, live: Live, keys: Sequence[str]) -> list[Key]:
