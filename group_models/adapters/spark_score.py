@@ -312,7 +312,9 @@ def _told(labels: Labels | None) -> list[Column]:
     names, found = F.array(*[F.lit(name) for name in labels.names]), F.col(PREDICTION)
     # Of equally probable labels the first, as everywhere.
     label = label_of(F.array_position(found, F.array_max(found)) - 1, labels).cast(labels.spark_type)
-    is_known = ~F.isnan(F.get(found, F.lit(0)))
+    first = F.get(found, F.lit(0))
+    # NaN within an array arrives as null, of which `isnan` says no (seen in Spark 4.2).
+    is_known = first.isNotNull() & ~F.isnan(first)
     return [F.when(is_known, label), F.when(is_known, F.map_from_arrays(names, found))]
 
 
