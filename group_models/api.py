@@ -66,6 +66,7 @@ def plan(
     from group_models.runs.labelling import find_labels, with_labels
     from group_models.runs.plan_making import make_plan
     from group_models.runs.preparing import prepare
+    from group_models.runs.scoping import no_failed_text
     from group_models.runs.sizing import empty_scope_text
     from group_models.runs.starting import half_loaded
 
@@ -79,7 +80,7 @@ def plan(
     mistakes = [*leaks(planned.source_stats, checked.target), *half_loaded(prepared, planned)]
     refused = tuple(f"`train` refuses the source: {said}" for said in mistakes)
     if prepared.scope.has_no_failed_key:
-        refused = ("no key failed in its newest published run",)
+        refused = (no_failed_text(tables, checked.model_set),)
     elif prepared.scope.text is not None and not planned.keys.num_rows:
         refused = (f"`train` refuses {empty_scope_text(prepared.scope)}",)
     return dataclasses.replace(planned, notes=(*planned.notes, *refused))

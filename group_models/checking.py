@@ -13,7 +13,7 @@ import pydantic
 from group_models.errors import DataError, SpecError
 from group_models.estimators.base import EstimatorSettings, Features, features_of
 from group_models.estimators.registry import check_settings
-from group_models.frames import check_columns, column_kind
+from group_models.frames import WRITE_MICROSECONDS, check_columns, column_kind
 from group_models.labels import NO_LABELS
 from group_models.loading import is_missing, load_spec, names_in, raw_spec
 from group_models.spec import Estimator, Spec, is_uri
@@ -124,6 +124,9 @@ def _parquet_columns(file: Path, format_: Any) -> dict[str, str] | None:
         schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as e:
         raise DataError(f"cannot read the source {file}: {e}; is it a whole Parquet file?") from e
+    if fine := [field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.unit == "ns"]:
+        named = ", ".join(map(repr, fine))
+        raise DataError(f"cannot read the source {file}: Spark reads no nanoseconds ({named}); {WRITE_MICROSECONDS}")
     return {field.name: _spark_type(field.type) for field in schema}
 
 

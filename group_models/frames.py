@@ -30,6 +30,12 @@ _KEY_KINDS: Mapping[str, KeyKind] = {
 }
 _TIME_TYPES = ("timestamp", "timestamp_ntz", "date")
 
+WRITE_MICROSECONDS = (
+    "write the file with microseconds (pandas: `to_parquet(..., coerce_timestamps='us', "
+    "allow_truncated_timestamps=True)`)"
+)
+"""What to do about a Parquet file with times in nanoseconds, which pandas writes and Spark 4.0 to 4.2 refuses."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Roles:

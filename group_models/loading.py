@@ -23,7 +23,8 @@ def load_spec(given: Spec | Mapping[str, Any] | str | Path) -> Spec:
         Every mistake at once, one sentence each.
     """
     if isinstance(given, Spec):
-        if mistakes := check_roles({name: getattr(given, name) for name in Spec.model_fields}):
+        mistakes = check_roles({name: getattr(given, name) for name in Spec.model_fields})
+        if mistakes := mistakes + given.override_mistakes() + given.needs_time():
             raise SpecError(mistakes)
         return given
     if isinstance(given, Mapping):
@@ -115,7 +116,7 @@ def _validated(raw: dict[str, Any], where: str) -> Spec:
         mistakes += e.mistakes
     mistakes += check_roles(content)
     if spec is not None:
-        mistakes += spec.override_mistakes()
+        mistakes += spec.override_mistakes() + spec.needs_time()
     if mistakes or spec is None:
         raise SpecError(mistakes, where=where)
     return spec

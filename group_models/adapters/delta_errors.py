@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from group_models.adapters.spark_errors import SPARK_ERRORS, cause, first_line, is_from_worker
 from group_models.errors import StateError
+from group_models.frames import WRITE_MICROSECONDS
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ _WAYS_OUT = {
         "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
         "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog`"
     ),
+    r"TIMESTAMP\(NANOS": WRITE_MICROSECONDS,
     r"HTTP 0\b|Connection re(fused|set)|ConnectException|HttpConnectTimeout|header parser received no|HTTP 50[234]\)": (
         "the catalog's server does not answer; start it or correct its uri (spark.sql.catalog.NAME.uri), then run again"
     ),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from group_models.errors import StateError
 from group_models.live import releases
 from group_models.live.publishing import append_acts, user
 from group_models.live.releases import Act, Release
@@ -123,9 +124,16 @@ def plan_clean(tables: Tables, model_set: str, *, keep: int, log: Sequence[Relea
         How many releases of each alias stay ones that can be gone back to.
     log
         The release log to plan on; by default as it is now.
+
+    Raises
+    ------
+    StateError
+        The model set has no run.
     """
     log = read_releases(tables, model_set) if log is None else log
     rows = tables.read(RUN, where={"model_set": [model_set]})
+    if not rows.num_rows:
+        raise StateError(f"model set {model_set} has no run yet, so there is nothing to clean; is the warehouse right?")
     ended = rows.filter(np.equal(rows["event"].to_numpy(zero_copy_only=False), "finished"))["run_id"].to_pylist()
     history = History(log, releases.runs_from(rows), frozenset(ended))
 

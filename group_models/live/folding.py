@@ -93,7 +93,7 @@ def publish_refusal(
         return (
             f"this run started from release {runs[run_id].base_release}, where {some_of(gone)} counted "
             "and now does not: keys that it left alone are not served as it saw them. Train again, or "
-            "publish it all the same with `release publish --force`"
+            f"publish it all the same with `group-models release publish SPEC --run-id {run_id} --force`"
         )
     return None
 

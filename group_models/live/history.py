@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,9 @@ from group_models.tables import MANIFEST, NEW_MODEL, RUN
 
 _MEASURED = (*NEW_MODEL, "rejected", "model_too_big")
 """Statuses of keys whose fit took as long as a fit takes; of one that was cut off nobody knows how many rows it had."""
+
+_FITS_OF_KEY = 2
+"""Fits per key up to which runs are read that do not serve: many scoped nights, or two full ones."""
 
 _OF_FIT = ("run_id", "key_id", "status", "data_fingerprint", "spec_fingerprint", "usable_rows", "rows_used",
            "fit_seconds", "model_bytes", "finished_at", "policy", "n_parts")  # fmt: skip
@@ -33,11 +37,12 @@ def read_history(
 ) -> History:
     """Return what earlier runs say of the keys of a live set.
 
-    The newest fit of a key is looked for in the run of its model, in its newest published one, and in the run that
-    finished last, published or not.
+    The newest fit of a key is looked for in the run of its model, in its newest published one, and in the runs that
+    finished last, published or not, as many as two fits of each key make.
     """
     serving = live.keys["model_run_id"]
-    runs = sorted({*serving.dropna(), *live.keys["newest_run_id"].dropna(), *_last_finished(tables, model_set)})
+    last = _last_finished(tables, model_set, fits=_FITS_OF_KEY * len(serving))
+    runs = sorted({*serving.dropna(), *live.keys["newest_run_id"].dropna(), *last})
     if not runs:
         return History(History.none().keys, {}, versions, now, retrain_all)
     where: Where = {"model_set": [model_set], "run_id": runs}
@@ -50,11 +55,13 @@ def read_history(
     return History(keys, {row["run_id"]: dict(row["versions"] or {}) for row in started}, versions, now, retrain_all)
 
 
-def _last_finished(tables: Tables, model_set: str) -> list[str]:
-    """Return the run that finished last, if one has."""
-    finished = tables.read(RUN, columns=["run_id", "at"], where={"model_set": [model_set], "event": ["finished"]})
-    ids: list[str] = finished.sort_by("at")["run_id"].to_pylist()
-    return ids[-1:]
+def _last_finished(tables: Tables, model_set: str, *, fits: int) -> list[str]:
+    """Return the runs that finished last, newest first: the newest, and others while all have so many fits at most."""
+    where: Where = {"model_set": [model_set], "event": ["finished"]}
+    finished = tables.read(RUN, columns=["run_id", "at", "counts"], where=where).sort_by([("at", "descending")])
+    counts = [dict(of_run or ()) for of_run in finished["counts"].to_pylist()]
+    read = np.cumsum([sum(of_run.get(status, 0) for status in _MEASURED) for of_run in counts])
+    return list(finished["run_id"].to_pylist()[: max(1, int(np.searchsorted(read, fits, side="right")))])
 
 
 def _of_models(fits: pd.DataFrame, serving: pd.Series[str]) -> pd.DataFrame:

@@ -58,13 +58,17 @@ def publish(
             raise StateError(f"run {run_id} is not published: {why}; train it again")
         manifest = read_outcomes(tables, model_set, run_id)
         if not force and (why := manifest_refusal(manifest, limits)):
-            raise StateError(f"run {run_id} is not published: {why}. `release publish --run-id {run_id} --force` does.")
+            raise StateError(f"run {run_id} is not published: {why}. `{_by_hand(run_id)} --force` does.")
         check(log)
         if why := log_refusal(tables, model_set, run_id, alias, log=log, force=force):
             raise StateError(f"run {run_id} is not published: {why}")
         return Act(model_set=model_set, alias=alias, action="publish", run_id=run_id, by=user(), note=note)
 
     return append_act(tables, model_set, act)
+
+
+def _by_hand(run_id: str) -> str:
+    return f"group-models release publish SPEC --run-id {run_id}"
 
 
 class _RefusedError(StateError):
@@ -103,7 +107,7 @@ def _hold_text(log: Sequence[Release], run_id: str) -> str | None:
     note = f": {held.note}" if held.note else ""
     return (
         f"{who} ({held.action} {held.release_id} of {held.at:%Y-%m-%d %H:%M:%S} UTC{note}), and since then no run "
-        f"publishes itself. `group-models release publish SPEC --run-id {run_id}` publishes this one and ends that"
+        f"publishes itself. `{_by_hand(run_id)}` publishes this one and ends that"
     )
 
 

@@ -17,7 +17,7 @@ from group_models.estimators.registry import make_family
 from group_models.fitting.deaths import or_late
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.parts import PART_COLUMNS, PartsOutcome, judge_parts, with_metrics
-from group_models.keys import key_json
+from group_models.keys import key_json, show_key
 from group_models.live.manifest import first_rows
 from group_models.mlmodel import MlmodelTemplate, requirements
 from group_models.planning.plans import Plan
@@ -97,7 +97,7 @@ class _Combining:
         late = or_late(self.settings.limits)
         died = f"the ensemble of its parts ended the worker that measured it on the holdout{late}"
         row = {**outcome, "status": "crashed", "reason": f"evaluate: {died}", "error_stage": "evaluate"}
-        self.say(f"{died}: key {key_id} is a row of status crashed")
+        self.say(f"{died}: {show_key(dict(self.owed[key_id]['key']))} is a row of status crashed")
         self._append(spark_combine.of_rows(self.prepared.spark, [row]))
 
     def _judged(self, key_id: str) -> PartsOutcome:

@@ -89,12 +89,12 @@ class OneWave:
         isolation = self._prepared.spec.isolation
         death = self._commit(parts, self._settings)
         if death is not None and isolation != "never" and not is_childless(death):
-            self._tell(f"a worker died; its {_keys(parts)} are fitted again in child processes")
+            self._tell(f"a worker died; its {_keys_are(parts)} fitted again in child processes")
             death = self._commit(parts, dataclasses.replace(self._settings, is_isolated=True))
         if death is None:
             return
         why = "no child process can be made" if is_childless(death) else "a worker died"
-        self._tell(f"{why}; its {_keys(parts)} are halved until the one that kills its worker is alone")
+        self._tell(f"{why}; its {_keys_are(parts)} halved until the one that kills its worker is alone")
         settings = self._settings
         # What `always` asks for is given up only where it cannot be had.
         if is_childless(death) or isolation != "always":
@@ -240,6 +240,6 @@ class OneWave:
         self._say(f"wave {self._wave + 1}: {what}")
 
 
-def _keys(parts: pa.Table) -> str:
+def _keys_are(parts: pa.Table) -> str:
     count = pc.count_distinct(parts["key_id"]).as_py()
-    return f"{count:,} key{'' if count == 1 else 's'}"
+    return "1 key is" if count == 1 else f"{count:,} keys are"

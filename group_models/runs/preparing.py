@@ -110,7 +110,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     )  # fmt: skip
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
-    mistakes += estimator_mistakes(spec, kinds) + spec.needs_time()
+    mistakes += estimator_mistakes(spec, kinds)
     if spec.pooling.mode == "residual":
         added = check_settings(pooled_settings(spec, estimator), with_parent(features))
         mistakes += [f"pooling.{said}" for said in added]

@@ -75,7 +75,8 @@ def check_run_exists(tables: Tables, model_set: str, run_id: str) -> None:
     if read_events(tables, model_set, run_id).started is None:
         known = read_runs(tables, model_set).sort_by("at")["run_id"].to_pylist()
         said = f"the newest are {', '.join(known[: -_SHOWN - 1 : -1])}" if known else "it has none"
-        raise StateError(f"model set {model_set} has no run {run_id!r} to resume ({said})")
+        start = f"`train SPEC --run-id {run_id}` starts it, also where it was killed before its first row"
+        raise StateError(f"model set {model_set} has no run {run_id!r} to resume ({said}); {start}")
 
 
 def append_event(prepared: Prepared, run_id: str, event: str, **values: Any) -> None:

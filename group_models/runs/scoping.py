@@ -7,10 +7,11 @@ from typing import Any
 
 from group_models.errors import StateError
 from group_models.keys import KeyKind, KeyTexts
+from group_models.live import releases
 from group_models.live.manifest import FAILED
-from group_models.live.sets import newest_release, read_without_pins
+from group_models.live.sets import newest_release, read_releases, read_without_pins
 from group_models.planning.scopes import FAILED_KEYS, KEYS, Ask, Scope, list_of, read_keys
-from group_models.ports import Tables
+from group_models.ports import Tables, Where
 from group_models.tables import PLAN, RUN
 
 
@@ -71,6 +72,22 @@ def failed_keys(tables: Tables, model_set: str, started: Mapping[str, Any] | Non
     keys = read_without_pins(tables, model_set, base).keys
     failed = keys[keys["status"].isin(FAILED)]["key"]
     return Scope.of_keys({str(identity): key for identity, key in failed.items()}, FAILED_KEYS)
+
+
+def no_failed_text(tables: Tables, model_set: str) -> str:
+    """Return that there is no failed key to train; where the last run that is not published has some, how to go on."""
+    text = "no key failed in its newest published run"
+    log = read_releases(tables, model_set)
+    counted = {run_id for alias in (releases.CHAMPION, releases.CHALLENGER) for run_id in releases.counted(log, alias)}
+    where: Where = {"model_set": [model_set], "event": ["finished"]}
+    rows = tables.read(RUN, columns=["run_id", "at", "counts"], where=where).sort_by("at").to_pylist()
+    failed = sum(count for status, count in dict(rows[-1]["counts"] or ()).items() if status in FAILED) if rows else 0
+    if not failed or (run_id := rows[-1]["run_id"]) in counted:
+        return text
+    return (
+        f"{text}; {failed:,} did in {run_id}, which is not published: after `group-models release publish SPEC "
+        f"--run-id {run_id} --force` they are found, or name them with --keys"
+    )
 
 
 def _where(where: str | None, check_where: Callable[[str], None]) -> Scope:

@@ -113,10 +113,10 @@ def _check_source(prepared: Prepared, run_id: str, plan: Plan, say: Say, *, acce
         _accept(prepared, run_id, known, say, has_started=False)
     mistakes = half_loaded(prepared, plan)
     if mistakes and not accept_changes:
+        limit = "raise the limit that is named, or " if any("limits." in said for said in mistakes) else ""
         raise DataError(
             f"the source ({prepared.spec.source.describe()}) looks half-loaded: {'; '.join(mistakes)}. Nothing was "
-            "trained. If it is as it should be, raise the limit that is named, or train all the same with "
-            "`--accept-changes`"
+            f"trained. If it is as it should be, {limit}train all the same with `--accept-changes`"
         )
     if mistakes:
         _accept(prepared, run_id, [f"the source looks half-loaded: {'; '.join(mistakes)}"], say, has_started=False)

@@ -25,9 +25,10 @@ from group_models.reporting.timing import Timing, read_timing
 from group_models.reporting.verdict import read_verdict, verdict_facts
 from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import FINISHED, append_event, check_same, read_events
+from group_models.runs.scoping import no_failed_text
 from group_models.runs.sizing import check_scope
 from group_models.runs.starting import start, started_row, stats_of
-from group_models.runs.wave_jobs import Say
+from group_models.runs.wave_jobs import Say, failing_wave
 from group_models.runs.waves import train_waves
 from group_models.spec import ParentSpec, check_run_id, is_uri, parent_fingerprint
 from group_models.tables import MANIFEST, STORE, utc_now
@@ -200,7 +201,8 @@ def train_run(
     check_not_cleaned(prepared.tables, prepared.spec.model_set, run_id)
     if events.started is None:
         if prepared.scope.has_no_failed_key:
-            say("no key failed in its newest published run: there is nothing to train, and nothing is written")
+            told = no_failed_text(prepared.tables, prepared.spec.model_set)
+            say(f"{told}: there is nothing to train, and nothing is written")
             return Run(prepared.spec.model_set, run_id, {}, {}, prepared.tables, has_started=False)
         check_scope(prepared)
     if (threads := prepared.spec.estimator.threads) > 1:
@@ -213,7 +215,7 @@ def train_run(
         prepared, plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
     with clock.phase("train"):
         train_waves(prepared, plan, run_id, say)
-    with clock.phase("manifest"):
+    with clock.phase("manifest"), failing_wave(run_id, "writing its manifest"):
         manifest = _write_manifest(prepared, plan, run_id)
     counts = count_levels(manifest).get(prepared.levels.own, {})
     refusal = manifest_refusal(manifest, prepared.spec.limits)

@@ -329,7 +329,6 @@ def test_the_log_tells_a_clean_in_one_line(tables, nights):
 
 
 def test_nothing_is_cleaned_where_nothing_was_ever_released(tables):
-    assert clean(tables, SET, keep=1).losses == {}
     add_run(tables, "r1", 1, {"a": "trained"})
     add_run(tables, "r2", 2, {"a": "trained"})
     assert clean(tables, SET, keep=1).losses == {}
@@ -392,3 +391,8 @@ def test_the_parts_of_a_parent_stay_while_models_build_on_it(tables):
     night(tables, "r3", 3, {"g": "trained", "a": "trained", "b": "trained"})
     clean(tables, SET, keep=1)
     assert parts_left(tables) == []
+
+
+def test_a_model_set_without_a_run_has_nothing_to_clean():
+    with pytest.raises(StateError, match=f"{SET} has no run yet, so there is nothing to clean; is the warehouse right"):
+        plan_clean(MemoryTables(), SET, keep=1)

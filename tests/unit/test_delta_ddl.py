@@ -63,6 +63,7 @@ ANSWERS = {
     "ApiException (HTTP 403): PERMISSION_DENIED": "ask the owner for MODIFY on c.s.t; `group-models grants SPEC`",
     "(HTTP 400) no managed location is set": "delta:LOCATION",
     "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta": "--packages io.delta",
+    "[PARQUET_TYPE_ILLEGAL] Illegal Parquet type: INT64 (TIMESTAMP(NANOS,false))": "coerce_timestamps='us'",
     "[CATALOG_NOT_FOUND] The catalog `c` not found": "spark.sql.catalog.NAME",
 }
 

@@ -211,7 +211,7 @@ def test_a_run_whose_base_does_not_count_any_more_is_refused_unless_forced():
     said = publish_refusal(log, runs, "champion", "r3", manifest())
     assert said is not None
     assert "this run started from release x2, where r2 counted and now does not" in said
-    assert "release publish --force" in said
+    assert "group-models release publish SPEC --run-id r3 --force" in said
     assert publish_refusal(log, runs, "champion", "r3", manifest(), is_forced=True) is None
     log.append(release(4, "publish", run_id="r2"))
     assert publish_refusal(log, runs, "champion", "r3", manifest()) is None

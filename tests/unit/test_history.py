@@ -68,6 +68,20 @@ def test_what_a_run_took_that_was_not_published_is_known_too_and_nothing_else_of
     assert known["model_run_id"].fillna("").to_dict() == {"a": "r1", "b": ""}
 
 
+def test_a_night_that_was_not_published_is_known_through_scoped_runs_after_it():
+    tables = MemoryTables()
+    write(tables, "r1", 1, [trained("a", 1.0), trained("b", 1.0)], counts=[("trained", 2)])
+    write(tables, "r2", 2, [trained("a", 2.0), trained("b", 2.0)], counts=[("trained", 2)])
+    write(tables, "r3", 3, [trained("b", 3.0)], counts=[("trained", 1)])
+    keys = pd.DataFrame({"model_run_id": ["r1", "r1"], "newest_run_id": ["r1", "r1"]}, index=["a", "b"])
+    known = read_history(tables, "m", Live(keys, {}, {}), versions={}, now=NOW).keys
+    assert known["fit_seconds"].to_dict() == {"a": 2.0, "b": 3.0}
+    # What has more fits than two of each key is not read: a million keys and a year of nights fit into no memory.
+    write(tables, "r4", 4, [trained("b", 4.0)], counts=[("trained", 2)])
+    known = read_history(tables, "m", Live(keys, {}, {}), versions={}, now=NOW).keys
+    assert known["fit_seconds"].to_dict() == {"a": 1.0, "b": 4.0}
+
+
 def test_without_runs_nothing_is_known():
     keys = pd.DataFrame({"model_run_id": [None], "newest_run_id": [None]}, index=["a"])
     assert read_history(MemoryTables(), "m", Live(keys, {}, {}), versions={}, now=NOW).keys.empty

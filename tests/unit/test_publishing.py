@@ -175,7 +175,7 @@ def test_a_held_run_that_needs_force_says_so_too(tables):
     _, refusal = unattended(tables, "r4")
     assert "brought champion back" in refusal
     assert "; besides, this run started from release" in refusal
-    assert "`release publish --force`" in refusal
+    assert "`group-models release publish SPEC --run-id r4 --force`" in refusal
     publish(tables, SET, "r4", limits=Limits(), force=True)
     assert counting(tables) == {"r1", "r4"}
 

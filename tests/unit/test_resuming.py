@@ -108,7 +108,7 @@ def test_of_several_attempts_to_plan_the_newest_one_is_what_the_run_saw():
 
 def test_a_run_that_never_started_is_told_with_the_newest_ones():
     tables = MemoryTables()
-    with pytest.raises(StateError, match=r"model set a\.b\.c has no run 'r9' to resume \(it has none\)"):
+    with pytest.raises(StateError, match=r"no run 'r9' to resume \(it has none\); `train SPEC --run-id r9` starts it"):
         check_run_exists(tables, "a.b.c", "r9")
     for number in range(7):
         append_event(preparation(tables), f"r{number}", "started")

@@ -12,7 +12,7 @@ from group_models.fakes import MemoryTables
 from group_models.keys import key_id
 from group_models.planning.scopes import Ask, Scope
 from group_models.ports import LOG_OWNER, Commit
-from group_models.runs.scoping import find_scope
+from group_models.runs.scoping import find_scope, no_failed_text
 from group_models.tables import MANIFEST, PLAN, RELEASE, RUN
 
 KINDS = {"k": "string"}
@@ -25,6 +25,11 @@ def at(day: int) -> dt.datetime:
 def start(tables: MemoryTables, run_id: str, day: int, **more: Any) -> None:
     row = {"model_set": "m", "run_id": run_id, "event": "started", "at": at(day), "key_kinds": KINDS, **more}
     tables.append(RUN, RUN.rows([{"feature_kinds": {}, **row}]), Commit("m", run_id, 0))
+
+
+def finish(tables: MemoryTables, run_id: str, day: int, **counts: int) -> None:
+    row = {"model_set": "m", "run_id": run_id, "event": "finished", "at": at(day), "counts": list(counts.items())}
+    tables.append(RUN, RUN.rows([row]), Commit("m", run_id, 1))
 
 
 def publish(tables: MemoryTables, run_id: str, day: int, **statuses: str) -> None:
@@ -67,6 +72,18 @@ def test_failed_keys_are_those_whose_newest_published_outcome_is_a_failure(table
     assert names(scope) == {"a", "c"}
     assert scope.text == Scope.of_keys(scope.keys, "failed keys").text
     assert names(found(MemoryTables(), failed_only=True)) == set()
+
+
+def test_where_no_key_failed_the_last_run_that_is_not_published_is_told_with_the_way_out(tables: MemoryTables):
+    said = "no key failed in its newest published run"
+    assert no_failed_text(MemoryTables(), "m") == said
+    finish(tables, "r2", 2, failed=1)
+    assert no_failed_text(tables, "m") == said
+    finish(tables, "r3", 3, trained=4)
+    assert no_failed_text(tables, "m") == said
+    finish(tables, "r4", 4, failed=2, crashed=1, trained=1)
+    way_out = "3 did in r4, which is not published: after `group-models release publish SPEC --run-id r4 --force`"
+    assert no_failed_text(tables, "m").startswith(f"{said}; {way_out}")
 
 
 def test_a_run_of_failed_keys_keeps_them_although_others_fail_by_now(tables: MemoryTables):

@@ -18,12 +18,13 @@ from group_models.planning.deciding import SIZES, decide
 from group_models.planning.plans import Plan, summarise
 from group_models.planning.source_checks import source_stats
 from group_models.planning.windows import LEFT_OUT, NO_BOUNDS, Bounds
+from group_models.spec import Spec
 from group_models.tables import PLAN, moment
 
 DAY = 86_400_000_000
 SPEC = {
     "model_set": "c.s.m", "source": {"path": "x"}, "keys": ["k"], "target": "y", "features": ["x"],
-    "estimator": "ridge",
+    "estimator": {"name": "ridge"},
 }  # fmt: skip
 
 
@@ -45,11 +46,22 @@ def test_a_source_without_a_label_has_no_bounds():
     assert Bounds.of(None, window_days=3.0, label_delay_hours=1.0) == NO_BOUNDS
 
 
-@pytest.mark.parametrize("changes", [{"window_days": 3}, {"label_delay_hours": 3}, {"holdout": {"gap_hours": 3}}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"window_days": 3},
+        {"label_delay_hours": 3},
+        {"holdout": {"gap_hours": 3}},
+        {"limits": {"max_staleness_hours": 3}},
+    ],
+)
 def test_without_a_time_column_they_mean_nothing_and_are_refused(changes):
-    (said,) = load_spec(SPEC | changes).needs_time()
-    assert said.endswith("needs a time_column, which tells how old a row is")
-    assert load_spec(SPEC | changes | {"time_column": "at"}).needs_time() == []
+    said = "needs a time_column, which tells how old a row is"
+    with pytest.raises(SpecError, match=said):
+        load_spec(SPEC | changes)
+    with pytest.raises(SpecError, match=said):
+        load_spec(Spec(**SPEC, **changes))
+    assert load_spec(SPEC | changes | {"time_column": "at"}).time_column == "at"
 
 
 def test_a_gap_needs_a_holdout_by_time():
