@@ -15,13 +15,18 @@ from xgboost import XGBClassifier
 from group_models import api, releasing
 from group_models.artifacts import load_model, write_model
 from group_models.class_metrics import confusion_of
-from group_models.errors import SpecError
+from group_models.errors import DataError, SpecError
 from group_models.keys import key_id, key_seed
+from group_models.labels import Labels
 from group_models.live.sets import read_live
+from group_models.loading import load_spec
 from group_models.mirroring import read_models
+from group_models.runs.labelling import find_labels, with_labels
+from group_models.runs.preparing import prepare
 from group_models.serving.bundles import Bundle, write_bundle
 from group_models.spec import Scoring
 from group_models.tables import STORE
+from group_models.targets import open_tables
 from tests.cases.worlds import MODEL_SET, by_key, scored, spec_of, tables_of
 
 LABELS = ("early", "late", "lost", "on time")
@@ -90,10 +95,10 @@ def matrix(scored_rows: pd.DataFrame) -> np.ndarray:
     return np.array([[dict(row)[label] for label in LABELS] for row in ordered["probabilities"]])
 
 
-def test_a_run_of_classes_equals_a_plain_loop_wherever_it_is_scored(any_spark, tmp_path):
-    rows = any_spark.createDataFrame(FRAME)
+def test_a_run_of_classes_equals_a_plain_loop_wherever_it_is_scored(either_spark, tmp_path):
+    rows = either_spark.createDataFrame(FRAME)
     asked = spec(rows, tmp_path)
-    run = api.train(asked, spark=any_spark)
+    run = api.train(asked, spark=either_spark)
     assert run.counts == {"trained": 4, "one_class": 1}
     assert run.release_id
     told = by_key(api.show(asked))
@@ -120,10 +125,9 @@ def test_a_run_of_classes_equals_a_plain_loop_wherever_it_is_scored(any_spark, t
     late = api.score(rows, asked).where(F.col("probabilities")["late"] > 0.5).count()
     assert late == (matrix(first)[:, 1] > 0.5).sum()
     unseen = FRAME.head(2).assign(carrier="new")
-    for engine in ("pandas", "wide"):
-        answer = scored(engine, any_spark.createDataFrame(unseen), asked)
-        assert answer["prediction"].isna().all()
-        assert answer["probabilities"].isna().all()
+    answer = scored("wide", either_spark.createDataFrame(unseen), asked)
+    assert answer["prediction"].isna().all()
+    assert answer["probabilities"].isna().all()
     _router_and_pyfunc_answer_alike(asked, first, tmp_path)
 
 
@@ -144,6 +148,7 @@ def _router_and_pyfunc_answer_alike(asked: dict[str, Any], first: pd.DataFrame, 
     assert loaded.metadata.get_output_schema().input_names() == ["prediction", "probabilities"]
 
 
+@pytest.mark.slow
 def test_integer_labels_keep_their_type_and_a_second_run_with_more_of_them_serves_beside_the_first(spark, tmp_path):
     codes = {"early": 1, "late": 2, "lost": 10, "on time": 20}
     frame = FRAME.assign(label=FRAME["label"].map(codes).astype("Int32"))
@@ -171,6 +176,26 @@ def test_integer_labels_keep_their_type_and_a_second_run_with_more_of_them_serve
         api.plan(
             {**whole, "task": "regression", "target": "x", "features": ["row_id"], "estimator": "mean"}, spark=spark
         )
+
+
+def test_the_labels_of_a_set_are_found_in_one_pass_and_checked(spark, tmp_path):
+    bins = pd.cut(FRAME["x"], [-9, -1, 1, 9], labels=["low", "mid", "high"])
+    asked = load_spec(spec(FRAME.assign(label=bins), tmp_path, class_weight={"mid": 2.0}))
+    prepared = prepare(asked, open_tables(asked), spark)
+    labels = find_labels(prepared)
+    # In the order of the bins, and not of the alphabet.
+    assert labels == Labels(("low", "mid", "high"))
+    counts = with_labels(prepared, labels).rows().groupBy("y").count().collect()
+    expected = bins.cat.codes.astype(float).value_counts().to_dict()
+    assert {row["y"]: row["count"] for row in counts} == expected
+    wrong = load_spec(spec(FRAME.assign(label=bins), tmp_path, class_weight={"middle": 2.0}))
+    with pytest.raises(SpecError, match="class_weight: 'middle' is no label of 'label', which has low, mid, high"):
+        find_labels(prepare(wrong, open_tables(wrong), spark))
+    many = load_spec(
+        spec(pd.DataFrame({"carrier": "a", "at": FRAME["at"][0], "x": 0.0, "label": range(300)}), tmp_path)
+    )
+    with pytest.raises(DataError, match="has more than 256 different values"):
+        find_labels(prepare(many, open_tables(many), spark))
 
 
 @pytest.mark.slow
