@@ -192,7 +192,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     slots: int | None = None,
     warehouse: str | None = None,
 ) -> Any:
-    """Return a frame with `prediction`, `score_status` and where each prediction came from.
+    """Return a frame with `prediction`, `score_status` and where each prediction came from; of classes `probabilities`.
 
     A pandas frame is scored here and now, in its order and index, without Spark. A Spark frame is scored lazily by
     streaming the models with the data; its row order is not kept.
