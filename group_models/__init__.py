@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from group_models.api import load_model, plan, score, show, train
+    from group_models.explaining import explain
     from group_models.loading import load_spec
     from group_models.registering import register
     from group_models.releasing import clean, list_releases, pin, release, unpin
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
     from group_models.spec import Spec
 
 __all__ = [
-    "Spec", "clean", "list_releases", "load_model", "load_spec",
+    "Spec", "clean", "explain", "list_releases", "load_model", "load_spec",
     "log_run", "pin", "plan", "register", "release", "report", "score", "show", "train", "unpin",
 ]  # fmt: skip
 
 _MODULES = {
     "Spec": "spec",
+    "explain": "explaining",
     "load_spec": "loading",
     "log_run": "runs.logging_runs",
     "register": "registering",

@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from group_models.artifacts import pooled_row
+from group_models.artifacts import bounded_row, is_bounded, pooled_row
 from group_models.checking import load_checked
 from group_models.errors import DataError, MovedAliasError, SpecError, StateError
 from group_models.keys import KeyTexts, given_texts, is_key_id, show_key, texts_id
 from group_models.live.manifest import STATUSES
 from group_models.live.parents import serving_key
 from group_models.live.sets import Alias, Live, newest_release, stored_model
+from group_models.live.widths import widths_of
 from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, KeysLike
 from group_models.ports import SparkFrame, SparkSession, Tables
@@ -286,6 +287,18 @@ def find_model(
     StateError
         Neither the key nor a parent has a model; the message says what became of the key.
     """
+    return find_served(spec, key, alias=alias, run_id=run_id, warehouse=warehouse)[0]
+
+
+def find_served(
+    spec: SpecLike,
+    key: str | Mapping[str, Any],
+    *,
+    alias: Alias | None = None,
+    run_id: str | None = None,
+    warehouse: str | None = None,
+) -> tuple[dict[str, Any], Live, KeyTexts]:
+    """Return the row of `find_model`, the live set that it is of, and the values of the key as text."""
     check_one_of(alias, run_id)
     model_set, tables, _ = find_target(spec, warehouse)
     live = find_live(tables, model_set, alias, run_id)
@@ -293,12 +306,15 @@ def find_model(
     serving = serving_key(live, identity, texts)
     if serving is not None:
         found: Any = live.keys.loc[serving]
+        asked = texts if texts is not None else live.keys["key"][identity]
         row = stored_model(tables, model_set, str(found["model_run_id"]), serving, sha256=found["sha256"])
-        if serving not in (bases := live.bases()):
-            return row
-        parent_id, parent_run = bases[serving]
-        parent = stored_model(tables, model_set, parent_run, parent_id, sha256=found["parent_sha256"])
-        return pooled_row(row, parent)
+        if serving in (bases := live.bases()):
+            parent_id, parent_run = bases[serving]
+            parent = stored_model(tables, model_set, parent_run, parent_id, sha256=found["parent_sha256"])
+            row = pooled_row(row, parent)
+        if is_bounded(row["mlmodel"]):
+            row = bounded_row(row, widths_of(live.keys, serving, live.intervals))
+        return row, live, asked
     if identity not in live.keys.index:
         raise StateError(unknown_key(model_set, run_id, key, identity))
     found = live.keys.loc[identity]

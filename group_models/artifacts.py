@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from group_models.errors import ModelError, StateError
 from group_models.estimators.base import Fitted, Floats, PickledPredictor, Predictor
 from group_models.estimators.boosters import BoosterPredictor
+from group_models.estimators.bounded import BoundedPredictor, pack_bounded
 from group_models.estimators.children import ChildPredictor, PooledPredictor
 from group_models.estimators.classes import ClassPredictor, labels_of
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
@@ -43,8 +44,8 @@ FORMAT = 2
 """Format of what is written; see the module's text before changing it.
 
 1: `model.pkl`, `model.ubj` and `ensemble.zip` as they are. 2: also `linear.bin`, `child.bin` and `pooled.zip`, and any
-of them compressed. 3: also `classes.bin` and `transformed.bin`; only models of classes and of a transformed target have
-this number, so that readers of 2 go on with all others.
+of them compressed; exported and never stored, `bounded.bin`. 3: also `classes.bin` and `transformed.bin`; only models
+of classes and of a transformed target have this number, so that readers of 2 go on with all others.
 """
 
 NEWEST = 3
@@ -213,7 +214,9 @@ def load_model(
         raise ModelError(f"{what} cannot be read ({reason}); is what it was trained with installed here?") from error
 
 
-_HOLDERS = (EnsemblePredictor, ChildPredictor, PooledPredictor, ClassPredictor, TransformedPredictor)
+_HOLDERS = (
+    EnsemblePredictor, ChildPredictor, PooledPredictor, BoundedPredictor, ClassPredictor, TransformedPredictor,
+)  # fmt: skip
 _ARCHIVES = {kind.data_file: kind for kind in _HOLDERS}
 """Data files that hold others."""
 
@@ -245,6 +248,24 @@ def pooled_row(child: Mapping[str, Any], parent: Mapping[str, Any]) -> dict[str,
         check_digest(row)
     data = pack_parts([(row["data"], row["data_file"]) for row in (parent, child)])
     return {**child, "data": data, "data_file": PooledPredictor.data_file, "sha256": digest(data)}
+
+
+def is_bounded(mlmodel: str) -> bool:
+    """Return whether an `MLmodel` is of a set with intervals: of such a row `bounded_row` makes what is loaded."""
+    return f"data: {BoundedPredictor.data_file}\n" in mlmodel
+
+
+def bounded_row(row: Mapping[str, Any], half_widths: Mapping[str, float | None]) -> dict[str, Any]:
+    """Return a store row with the half widths of its intervals in it.
+
+    Raises
+    ------
+    ModelError
+        Its data are not what the manifest says.
+    """
+    check_digest(row)
+    data = pack_bounded(row["data"], row["data_file"], half_widths)
+    return {**row, "data": data, "data_file": BoundedPredictor.data_file, "sha256": digest(data)}
 
 
 def check_digest(row: Mapping[str, Any]) -> None:
@@ -307,8 +328,22 @@ class ClassModel:
         return pd.DataFrame(columns).set_axis(x.index)
 
 
-def _load_pyfunc(path: str) -> StoredModel | ClassModel:
+@dataclasses.dataclass(frozen=True)
+class BoundedModel:
+    """What MLflow calls of a model with intervals."""
+
+    model: StoredModel
+    bounded: BoundedPredictor
+
+    def predict(self, x: pd.DataFrame) -> pd.DataFrame:
+        """Return `prediction` and its bounds, one row per row."""
+        return self.bounded.with_bounds(self.model.predict(x)).set_index(x.index)
+
+
+def _load_pyfunc(path: str) -> StoredModel | BoundedModel | ClassModel:
     """Return the model in a data file: what MLflow calls for models whose loader is this module."""
     file = pathlib.Path(path)
     model = load_model(file.read_bytes(), format=NEWEST, data_file=file.name, what=f"the model in {file.parent}")
+    if isinstance(model.predictor, BoundedPredictor):
+        return BoundedModel(model, model.predictor)
     return model if model.labels is None else ClassModel(model, model.labels)

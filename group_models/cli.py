@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from group_models.cli_explain import explain
 from group_models.cli_grants import grants
 from group_models.cli_options import (
     Alias,
@@ -48,6 +49,7 @@ app.command()(clean)
 app.command()(log)
 app.command()(grants)
 app.command()(report)
+app.command()(explain)
 
 
 class Mode(StrEnum):

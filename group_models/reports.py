@@ -149,8 +149,17 @@ def _scored(predict: Predict, data: PageData, found: Mapping[str, pd.DataFrame])
     seen = pd.DataFrame({"y": y, "prediction": predict(rows)})
     if time := data.spec.get("time_column"):
         seen["at"] = pd.to_datetime(rows[time], utc=True, errors="coerce")
-    shuffled = _shuffled_errors(rows, y, predict, data.spec["features"])
+    shuffled = pd.DataFrame(index=rows.index)
+    is_untold = ~rows[_KEY_ID].isin(_told(data))
+    if is_untold.any():
+        untold = rows[is_untold]
+        shuffled = _shuffled_errors(untold, y[is_untold.to_numpy()], predict, data.spec["features"])
     return {key_id: _of_key(seen[rows[_KEY_ID] == key_id], shuffled) for key_id in found}
+
+
+def _told(data: PageData) -> list[str]:
+    """Return the keys of whose models importance is stored: of the others it is measured by shuffling."""
+    return [str(row.key_id) for row in data.own[["key_id", "importance"]].itertuples() if row.importance]
 
 
 def _predictor(tables: Tables, model_set: str, live: Live) -> Predict:
@@ -175,7 +184,7 @@ def _shuffled_errors(rows: pd.DataFrame, y: Floats, predict: Predict, features: 
         return pd.DataFrame(index=rows.index)
     order = _within_keys(rows[_KEY_ID])
     shuffled = {name: rows.assign(**{name: rows[name].to_numpy()[order]}) for name in features if name in rows}
-    return pd.DataFrame({name: np.abs(predict(other) - y) for name, other in shuffled.items()})
+    return pd.DataFrame({name: np.abs(predict(other) - y) for name, other in shuffled.items()}, index=rows.index)
 
 
 def _within_keys(key_ids: pd.Series) -> npt.NDArray[np.intp]:
@@ -194,5 +203,6 @@ def _of_key(seen: pd.DataFrame, shuffled: pd.DataFrame) -> Observed:
     if rows.empty:
         return Observed(why_not="No row of this key has a prediction.")
     error = float(np.abs(rows["prediction"] - rows["y"]).mean())
-    rises = (shuffled.loc[rows.index].mean() - error).dropna()
+    # Of a key of whose model it is stored nothing was shuffled.
+    rises = (shuffled.reindex(rows.index).mean() - error).dropna()
     return Observed(rows.reset_index(drop=True), {str(name): float(rise) for name, rise in rises.items()})

@@ -24,7 +24,7 @@ from group_models.serving.direct import (
     plan_asked,
     resolve_frame,
 )
-from group_models.serving.resolving import Request, ScorePlan, check_inputs, check_missing, check_names
+from group_models.serving.resolving import Request, ScorePlan, check_inputs, check_missing, check_names, outputs_of
 from group_models.tables import STORE, WHOLE
 
 OnMissing = Literal["null", "parent", "raise"]
@@ -47,7 +47,7 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
 
     types = spark_columns.column_types(frame)
     passed = list(frame.columns if ask.columns is None else ask.columns)
-    check_names(list(frame.columns), passed, ask.prefix)
+    check_names(list(frame.columns), passed, ask.prefix, outputs_of(live.intervals, live.labels))
     check_columns_once(list(frame.columns))
     check_keys(types, live, ask.keys)
     with failing("counting the input's keys"):

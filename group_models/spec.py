@@ -23,6 +23,8 @@ from group_models.spec_fields import (
     Estimator,
     Fields,
     Holdout,
+    Importance,
+    Intervals,
     Level,
     Limits,
     Metric,
@@ -47,6 +49,7 @@ __all__ = [
     "Compute",
     "Estimator",
     "Holdout",
+    "Importance",
     "Level",
     "Limits",
     "Metric",
@@ -80,7 +83,7 @@ _DECIDE_A_FIT = (
 )  # fmt: skip
 """Fields of which a change makes another model of the same rows."""
 
-_MAY_DECIDE = ("candidates", "sample_weight", "class_weight", "target_transform")
+_MAY_DECIDE = ("candidates", "sample_weight", "intervals", "class_weight", "target_transform")
 """The same, of those that a spec may leave out."""
 
 
@@ -113,6 +116,8 @@ class Spec(Fields):
     target_transform: Transform | None = None
     holdout: Holdout = Holdout()
     refit: bool = True
+    importance: Importance = "auto"
+    intervals: Intervals = ()
     limits: Limits = Limits()
     oversize: Oversize = "salt"
     isolation: Literal["auto", "always", "never"] = "auto"
@@ -270,6 +275,18 @@ class Spec(Fields):
             )
         return None
 
+    @pydantic.model_validator(mode="after")
+    def _intervals_have_residuals(self) -> Self:
+        if self.intervals and self.holdout_by == "none":
+            raise ValueError(
+                "intervals: they are made of errors on the holdout, and the spec says `holdout: {by: none}`"
+            )
+        if self.intervals and str(self.task) != "regression":
+            raise ValueError(
+                f"intervals: they are around a number, and the spec says `task: {self.task}`; leave them out"
+            )
+        return self
+
     @property
     def asks_champion(self) -> bool:
         """Whether a gate compares new models with those that serve now."""
@@ -307,6 +324,11 @@ class Spec(Fields):
         for written, override in zip(plain["overrides"], self.overrides, strict=True):
             if override.estimator is not None and override.estimator.object is not None:
                 written["estimator"]["object"] = override.estimator.describe()
+        self._leave_out_defaults(plain)
+        return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
+
+    def _leave_out_defaults(self, plain: dict[str, Any]) -> None:
+        """Remove from the plain spec what is as it was before there were such fields."""
         # A run that started before there were these goes on.
         for name in (
             "levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours", "gates",
@@ -318,7 +340,10 @@ class Spec(Fields):
             del plain["holdout"]["gap_hours"]
         if not self.is_pooled:
             del plain["pooling"]
-        return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
+        if self.importance == "auto":
+            del plain["importance"]
+        if not self.intervals:
+            del plain["intervals"]
 
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import pydantic
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*$", re.IGNORECASE)
 _UNITS = {
@@ -46,6 +46,29 @@ def parse_bytes(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 Metric: TypeAlias = Literal["mae", "rmse", "log_loss"]
 """What decides which of two models is better, lower being better: errors in the target's units, or of classes."""
+
+Importance: TypeAlias = Literal["auto", "permutation", "none"]
+"""Of features: as each family tells it cheaply, by shuffling each, or none."""
+
+
+def check_levels(levels: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the levels of intervals in ascending order.
+
+    Raises
+    ------
+    ValueError
+        One is no share between 0 and 1, or stands twice.
+    """
+    for level in levels:
+        if not 0.0 < level < 1.0 or round(level, 4) != level:
+            raise ValueError(f"{level:g} is no level; write shares between 0 and 1 of four digits at most, such as 0.9")
+    if len(set(levels)) < len(levels):
+        raise ValueError("a level stands twice; write each once")
+    return tuple(sorted(levels))
+
+
+Intervals = Annotated[tuple[float, ...], Field(strict=False, max_length=9), AfterValidator(check_levels)]
+"""Shares of new rows that the bounds around a prediction are to hold."""
 
 Oversize = Literal["salt", "sample", "distribute", "skip", "fail"]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False, min_length=1)]

@@ -46,11 +46,13 @@ def add_run(
     estimator: EstimatorSettings = LINEAR,
     beside: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
     spec: str = '{"estimator": {"name": "linear"}}',
+    columns: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Add a finished run of all keys: a model per slope, and keys that failed.
 
     Of an estimator of classes a slope is the x from which a row has the second label.
     `beside` has for keys the rows on which they were compared with what served, and the error of the new and the old.
+    `columns` are the same in the rows of all keys that were trained.
     """
     at = START + dt.timedelta(days=day)
     shared = {"model_set": SET, "run_id": run_id}
@@ -62,7 +64,9 @@ def add_run(
     for name, (count, new, old) in beside.items():
         compared = {"champion_rows": count, "champion_mae": old, "champion_difference": new - old}
         fitted[name]["baseline_metrics"] = {**fitted[name]["baseline_metrics"], **compared}
-    rows = {name: {**row, **shared, "number": 0, "wave": 0, "finished_at": at} for name, row in fitted.items()}
+    rows = {
+        name: {**row, **shared, "number": 0, "wave": 0, "finished_at": at, **columns} for name, row in fitted.items()
+    }
     rows |= {name: {"status": "failed", "reason": "it was told to", **_of_key(name), **shared} for name in failed}
     labels = None if estimator.labels is None else estimator.labels.to_json()
     _append(tables, RUN, run_id, [{**event, "event": "started", "labels": labels}])

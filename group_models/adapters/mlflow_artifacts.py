@@ -19,8 +19,10 @@ from mlflow.entities import FileInfo
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 from group_models.adapters.places import tables_of
-from group_models.artifacts import digest, model_files, pooled_row
+from group_models.artifacts import bounded_row, digest, is_bounded, model_files, pooled_row
 from group_models.errors import ModelError, StateError
+from group_models.live.sets import read_run
+from group_models.live.widths import widths_of
 from group_models.ports import Tables
 from group_models.tables import MANIFEST, STORE
 
@@ -36,6 +38,7 @@ _COLUMNS = (
     "data",
     "data_file",
     "sha256",
+    "interval",
 )
 _FORM = "groupmodels:/<model_set>/<run_id>/<key_id>"
 
@@ -85,7 +88,17 @@ def read_files(tables: Tables, address: ModelAddress) -> dict[str, bytes]:
     if "parent_run_id" in params:
         above = ModelAddress(address.model_set, params["parent_run_id"], params["parent_key_id"])
         row = pooled_row(row, _checked_row(tables, above))
+    if is_bounded(row["mlmodel"]):
+        row = bounded_row(row, _half_widths(tables, address, row))
     return model_files(row["mlmodel"], row["data"], row["data_file"])
+
+
+def _half_widths(tables: Tables, address: ModelAddress, row: Mapping[str, Any]) -> Mapping[str, float | None]:
+    """Return the half widths of a model: as the run's manifest has them, or while it is not there its own."""
+    if _manifest_digest(tables, address) is None:
+        return dict(row["interval"] or ())
+    live = read_run(tables, address.model_set, address.run_id)
+    return widths_of(live.keys, address.key_id, live.intervals)
 
 
 def _checked_row(tables: Tables, address: ModelAddress) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _KEY_TYPES: Mapping[KeyKind, Any] = {
     "date": DataType.datetime,
 }
 _FEATURE_TYPES: Mapping[ColumnKind, DataType] = {"numeric": DataType.double, "text": DataType.string}
-_NUMBERS = (PREDICTION, "model_age_days")
+_TEXTS = ("model_level", "model_key", "model_run_id", "model_status", "score_status")
 _LABEL_TYPES: Mapping[LabelKind, DataType] = {
     "text": DataType.string, "integer": DataType.long, "boolean": DataType.boolean,
 }  # fmt: skip
@@ -112,7 +112,8 @@ def router_signature(live: Live) -> ModelSignature:
     inputs: list[ColSpec | TensorSpec] = [ColSpec(_KEY_TYPES[kind], name) for name, kind in live.key_kinds.items()]
     inputs += [ColSpec(_FEATURE_TYPES[kind], name) for name, kind in live.features(runs).items()]
     outputs: list[ColSpec | TensorSpec] = [
-        ColSpec(_output_type(name, live.labels), name, required=False) for name in outputs_of(live.labels)
+        ColSpec(_output_type(name, live.labels), name, required=False)
+        for name in outputs_of(live.intervals, live.labels)
     ]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
 
@@ -122,7 +123,7 @@ def _output_type(name: str, labels: Labels | None) -> Any:
         return Map(DataType.double)
     if name == PREDICTION and labels is not None:
         return _LABEL_TYPES[labels.kind]
-    return DataType.double if name in _NUMBERS else DataType.string
+    return DataType.string if name in _TEXTS else DataType.double
 
 
 def _requirements(live: Live) -> tuple[str, ...]:

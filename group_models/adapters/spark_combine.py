@@ -27,6 +27,7 @@ from group_models.evaluation import Floats
 from group_models.fitting.class_sums import ClassSums
 from group_models.fitting.comparisons import from_text, to_text
 from group_models.fitting.deaths import FitLimits
+from group_models.fitting.intervals import Residuals
 from group_models.fitting.measuring import FAILURE, Measured, Meter, Sums, references_of
 from group_models.fitting.outcomes import RESULT, FitSettings, result_frame, result_table
 from group_models.fitting.references import NO_REFERENCE
@@ -43,9 +44,11 @@ ROWS_PER_UNIT = 200_000
 UNITS_PER_SLOT = 4
 """Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
-BASELINE, UNITS, IS_DATA, COMPARED, CLASSES = "baseline", "units", "is_data", "compared", "classes"
-_TEXTS = dict.fromkeys((COMPARED, CLASSES, *FAILURE), "string")
-_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **PAIR_TYPES, **_TEXTS}
+BASELINE, UNITS, IS_DATA, COMPARED, CLASSES, RESIDUALS = (
+    "baseline", "units", "is_data", "compared", "classes", "residuals",
+)  # fmt: skip
+_SUMS = {**PAIR_TYPES, COMPARED: "string", CLASSES: "string", RESIDUALS: "binary"}
+_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **_SUMS, **dict.fromkeys(FAILURE, "string")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,13 +115,15 @@ def measure_ensembles(  # noqa: PLR0913 - all that decides a measurement
         mixed = mixed.unionByName(_reference_rows(ensembles, units, references), allowMissingColumns=True)
     ordered = mixed.repartition(len(placed), sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA, sc.HASH)
     limits, features, metric = settings.limits, list(roles.features), settings.metric
-    links, labels = [ensemble.links for ensemble in ensembles], settings.labels
-    shares = None if labels is None else [np.asarray(ensemble.baseline) for ensemble in ensembles]
+    links, labels, keeps_residuals = [each.links for each in ensembles], settings.labels, bool(settings.intervals)
+    shares = [np.asarray(ensemble.baseline) for ensemble in ensembles]
     # As many tasks as there are slots run at a time: of more, each has less of the time that the ensemble has.
     rounds = [-(-count // slots) for count in counts]
 
     def measure(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return _measured(batches, features, limits, rounds, links, metric, labels, shares)
+        return _measured(
+            batches, features, limits, rounds, links, metric, (labels, shares), keeps_residuals=keeps_residuals
+        )
 
     schema = ", ".join(f"{name} {kind}" for name, kind in _FOUND.items())
     found = ordered.mapInPandas(measure, schema).toArrow().sort_by(sc.UNIT).to_pylist()
@@ -226,11 +231,13 @@ def _measured(
     rounds: Sequence[int],
     links: Sequence[tuple[int, int]],
     metric: Metric,
-    labels: Labels | None,
-    shares: Sequence[Floats] | None,
+    classes: tuple[Labels | None, Sequence[Floats]],
+    *,
+    keeps_residuals: bool,
 ) -> Iterator[pd.DataFrame]:
     """Yield what came of the ensemble of a partition: its own row comes first, then those of its holdout."""
     meter: Meter | None = None
+    labels, shares = classes
     unit = ix = -1
     beside: list[bytes] = []
     shorts = dict(zip(sc.feature_names(len(features)), features, strict=True))
@@ -250,9 +257,10 @@ def _measured(
                 rows = batch[is_data]
                 x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
                 y, baseline = (rows[name].to_numpy(np.float64) for name in (sc.TARGET, BASELINE))
-                baseline = baseline if shares is None else np.tile(shares[ix], (len(y), 1))
+                baseline = baseline if labels is None else np.tile(shares[ix], (len(y), 1))
                 weight = rows[sc.WEIGHT].to_numpy(np.float64) if sc.WEIGHT in rows else None
-                meter.add(x, y, baseline, rows[sc.TIME].to_numpy(np.int64), weight)
+                row_hash = rows[sc.HASH].to_numpy(np.int64) if keeps_residuals else None
+                meter.add(x, y, baseline, rows[sc.TIME].to_numpy(np.int64), weight, row_hash)
     if meter is not None:
         yield _row_of(unit, ix, meter.measured)
 
@@ -263,7 +271,8 @@ def _load(row: Mapping[Any, Any]) -> StoredModel:
 
 def _row_of(unit: int, ix: int, measured: Measured) -> pd.DataFrame:
     failure = measured.failure or dict.fromkeys(FAILURE)
-    sums = {**_sum_columns(measured), COMPARED: to_text(measured.compared)}
+    sums: dict[str, Any] = {**_sum_columns(measured), COMPARED: to_text(measured.compared)}
+    sums[RESIDUALS] = measured.residuals.pack()
     row = {sc.UNIT: unit, MODEL_IX: ix, **sums, **failure}
     return pd.DataFrame([row], columns=list(_FOUND)).astype(dict.fromkeys([*FAILURE, CLASSES], object))
 
@@ -290,7 +299,8 @@ def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
     found = Measured()
     for row in rows:
         failure = {name: row[name] for name in FAILURE} if row["status"] is not None else None
-        found = found.merge(Measured(*_sums_of(row), failure, from_text(row[COMPARED])))
+        residuals = Residuals.parse(row[RESIDUALS])
+        found = found.merge(Measured(*_sums_of(row), failure, from_text(row[COMPARED]), residuals))
     return found
 
 

@@ -11,6 +11,7 @@ gives another model of the same quality: bins come from a sketch of each worker'
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from group_models.estimators.registry import synthetic_rows
 from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summary, printable, why_no_metrics
 from group_models.fitting import comparisons
 from group_models.fitting.deaths import FitError
+from group_models.fitting.intervals import Residuals
 from group_models.fitting.measures import TRAIN_MEDIAN
 from group_models.fitting.measuring import Reference, references_of
 from group_models.fitting.outcomes import (
@@ -44,6 +46,7 @@ from group_models.fitting.outcomes import (
     result_table,
     stored_columns,
 )
+from group_models.fitting.reasons import MAX_SHUFFLED_ROWS, Seen, TrainErrors, importance_columns
 from group_models.fitting.references import NO_REFERENCE
 from group_models.fitting.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
 from group_models.frames import none_where
@@ -54,7 +57,7 @@ from group_models.spec import Metric
 from group_models.tables import WHOLE, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32
-COMPARED = "compared"
+COMPARED, RESIDUALS = "compared", "residuals"
 
 T = TypeVar("T")
 
@@ -229,11 +232,29 @@ def _train_key(
         if settings.keeps_measured:
             stored = stored_columns(fitted, key.key_id, key.key, settings)
             kept = [{**stored, "part": MEASURED, "baseline_metrics": {TRAIN_MEDIAN: median}}]
+        # The median of all training rows, the errors of both on some of them.
+        errors = TrainErrors.of(fitted, _sampled(train, settings), None, {TRAIN_MEDIAN: median})
+        measured |= {} if errors is None else errors.columns(measured, settings, held_rows=census.held)
+    first = fitted
     if settings.refit and fitted.rows_used < census.rows:
         progress.stage = "refit"
         fitted = boosting.refit(fitted, rows, census.rows)
     progress.stage = "serialize"
+    if settings.importance != "none":
+        is_shuffled = is_measured and settings.importance == "permutation"
+        seen = _sampled(rows.where(sc.HOLDOUT) if is_shuffled else rows, settings)
+        measured |= importance_columns(fitted, first, seen, settings, key_seed(settings.seed, key.key_id))
     return [{"reason": reason, **measured, **stored_columns(fitted, key.key_id, key.key, settings)}, *kept]
+
+
+def _sampled(rows: DataFrame, settings: FitSettings) -> Seen:
+    """Return some rows of a key, those with the lowest hashes, here on the driver."""
+    names = _shorts(settings)
+    few = rows.select(sc.HASH, sc.TARGET, *names).orderBy(sc.HASH).limit(MAX_SHUFFLED_ROWS).toPandas()
+    x = few[list(names)].rename(columns=names)
+    for name in (name for name, kind in settings.features.items() if kind == "text"):
+        x[name] = none_where(x[name].to_numpy(dtype=object), x[name].isna().to_numpy())
+    return Seen(x, few[sc.TARGET].to_numpy(np.float64), None, slice(0, len(few)), None)
 
 
 def _check(census: _Census) -> None:
@@ -260,12 +281,15 @@ def _measure(
     names = _shorts(settings)
     text = [name for name, kind in settings.features.items() if kind == "text"]
     models, links, metric = list(key.models), key.links, settings.metric
+    keeps = bool(settings.intervals)
 
     def sums(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        yield from _sums(batches, stored, names, text, median, references_of(models, links, 0), metric)
+        references = references_of(models, links, 0)
+        yield from _sums(batches, stored, names, text, median, references, metric, keeps_residuals=keeps)
 
     dealt = spread(holdout.select(sc.TIME, sc.HASH, sc.TARGET, *names), workers)
-    schema = ", ".join(f"{name} {kind}" for name, kind in {WORKER: "int", **PAIR_TYPES, COMPARED: "string"}.items())
+    kinds = {WORKER: "int", **PAIR_TYPES, COMPARED: "string", RESIDUALS: "binary"}
+    schema = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
     found = dealt.mapInPandas(sums, schema).toArrow().sort_by(WORKER).to_pylist()
     of_model, of_median = map(merged, zip(*map(pair_of, found), strict=True)) if found else (RegressionSums(),) * 2
     if of_model.not_finite:
@@ -274,7 +298,9 @@ def _measure(
     for row in found:
         compared = comparisons.merged(compared, comparisons.from_text(row[COMPARED]))
     baselines = of_median.metrics() | comparisons.entries(compared, of_model.count)
-    return {"metrics": of_model.metrics(), "baseline_metrics": baselines}
+    residuals = functools.reduce(Residuals.merge, [Residuals.parse(row[RESIDUALS]) for row in found], Residuals())
+    metrics = {"metrics": of_model.metrics(), "baseline_metrics": baselines}
+    return {**metrics, **residuals.columns(settings.intervals)}
 
 
 def _sums(
@@ -285,11 +311,14 @@ def _sums(
     median: float,
     references: Mapping[str, Reference],
     metric: Metric,
+    *,
+    keeps_residuals: bool,
 ) -> Iterator[pd.DataFrame]:
     """Yield the sums of one partition of the holdout: those of the model, of the median and of the references."""
     model, worker = BoosterPredictor.parse(unpack(*stored)[0]), -1
     of_model, of_median = RegressionSums(), RegressionSums()
     compared: dict[str, comparisons.Comparison] = {}
+    residuals = Residuals()
     for batch in batches:
         if not len(batch):
             continue
@@ -303,5 +332,8 @@ def _sums(
         found = {name: comparisons.Comparison.of(y, prediction, other, metric) for name, other in others.items()}
         compared = comparisons.merged(compared, found)
         of_median = of_median.add(y, np.full(len(y), median))
-    sums = {**pair_columns(of_model, of_median), COMPARED: comparisons.to_text(compared)}
+        if keeps_residuals:
+            residuals = residuals.merge(Residuals(np.abs(prediction - y), batch[sc.HASH].to_numpy(np.int64)))
+    sums: dict[str, Any] = {**pair_columns(of_model, of_median), COMPARED: comparisons.to_text(compared)}
+    sums[RESIDUALS] = residuals.pack()
     yield pd.DataFrame([{WORKER: worker, **sums}])

@@ -19,18 +19,11 @@ from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_labels import label_of
 from group_models.adapters.spark_train import placed_units
+from group_models.conformal import width_name
 from group_models.frames import key_kind
 from group_models.labels import Labels
 from group_models.planning.packing import pack
-from group_models.serving.resolving import (
-    PLANNED,
-    PREDICTION,
-    PROVENANCE,
-    STATUS,
-    Request,
-    ScorePlan,
-    outputs_of,
-)
+from group_models.serving.resolving import PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan, outputs_of
 from group_models.serving.routing import MODEL_LINES, Inputs, data_rows, predict_stream
 from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, Codes, Floats
 from group_models.tables import WHOLE
@@ -305,10 +298,15 @@ def _column(prediction: Floats) -> Any:
     return prediction if prediction.ndim == 1 else list(prediction)
 
 
+def _known(number: Column) -> Column:
+    """Return a number, null where there is none."""
+    return F.when(F.isnan(number), None).otherwise(number)
+
+
 def _told(labels: Labels | None) -> list[Column]:
     """Return the prediction as people read it; of classes the label and the probabilities by label."""
     if labels is None:
-        return [F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))]
+        return [_known(F.col(PREDICTION))]
     names, found = F.array(*[F.lit(name) for name in labels.names]), F.col(PREDICTION)
     # Of equally probable labels the first, as everywhere.
     label = label_of(F.array_position(found, F.array_max(found)) - 1, labels).cast(labels.spark_type)
@@ -320,17 +318,20 @@ def _told(labels: Labels | None) -> list[Column]:
 
 def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str, str], request: Request) -> DataFrame:
     """Join what is known of each key, and name the columns as asked."""
-    own = [KEY_IX, PLANNED, *PROVENANCE]
+    own = [KEY_IX, PLANNED, *PROVENANCE, *map(width_name, plan.intervals)]
     keys = sc.key_names(len(request.keys))
     known = upload(predicted.sparkSession, plan.keys.select([*own, *keys]))
     joined = predicted.join(F.broadcast(known), KEY_IX, "left")
     planned = F.coalesce(F.col(PLANNED), F.lit(SCORE_STATUSES.index("unseen_key")))
     code = F.when(F.col(STATUS) == SCORED, planned).otherwise(F.col(STATUS))
     texts = F.array(*[F.lit(text) for text in SCORE_STATUSES])
-    values = [*_told(request.labels), *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
-    outputs = [
-        value.alias(request.prefix + name) for value, name in zip(values, outputs_of(request.labels), strict=True)
-    ]
+    bounds = [
+        b for level in map(width_name, plan.intervals)
+        for b in (F.col(PREDICTION) - F.col(level), F.col(PREDICTION) + F.col(level))
+    ]  # fmt: skip
+    values = [*_told(request.labels), *map(_known, bounds), *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
+    names = outputs_of(plan.intervals, request.labels)
+    outputs = [value.alias(request.prefix + name) for value, name in zip(values, names, strict=True)]
     key_of = dict(zip(request.keys, keys, strict=True))
     passed = [
         F.when(F.col(KEY_IX) == NO_KEY, F.col(p)).otherwise(F.col(key_of[name]).cast(carried[p])) if name in key_of

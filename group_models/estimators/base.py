@@ -25,7 +25,9 @@ from group_models.spec import ClassWeight, Metric
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models", "ensemble", "pooled", "classes", "transformed"]
+Flavor: TypeAlias = Literal[
+    "sklearn", "xgboost", "group_models", "ensemble", "pooled", "bounded", "classes", "transformed"
+]
 """Which loader reads a stored model: MLflow's own for scikit-learn or xgboost, or this package's."""
 
 PICKLE_PROTOCOL = 5

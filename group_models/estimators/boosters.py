@@ -135,6 +135,27 @@ class BoosterPredictor:
             self.native.inplace_predict(self.columns.matrix(x), validate_features=False), dtype=np.float64
         )
 
+    def contributions(self, x: pd.DataFrame) -> Floats:
+        """Return xgboost's SHAP values, shape (rows, features + 1): the last column is the base value.
+
+        Of more than two labels the shape is (rows, labels, features + 1).
+        """
+        import xgboost
+
+        names = internal_names(self.columns.names)
+        types = ["c" if name in self.columns.categories else "q" for name in self.columns.names]
+        data = xgboost.DMatrix(
+            self.columns.matrix(x),
+            feature_names=names,
+            feature_types=types if self.columns.categories else None,
+            enable_categorical=bool(self.columns.categories),
+            nthread=1,
+        )
+        found = np.asarray(self.native.predict(data, pred_contribs=True), dtype=np.float64)
+        if found.ndim == 3:
+            return found
+        return found.reshape(len(x), len(names) + 1)  # of no rows xgboost gives one dimension
+
     def dump(self) -> bytes:
         """Return the model as UBJSON."""
         return bytes(self.native.save_raw("ubj"))

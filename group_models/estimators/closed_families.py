@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from group_models.estimators.base import EstimatorSettings, Features, Fitted, Floats
 from group_models.estimators.batched import Flags, constants, fit_ridge, means, medians
 from group_models.estimators.families import SklearnFamily
-from group_models.estimators.linear import Ints, LinearForm, LinearForms, Shape, Table
+from group_models.estimators.linear import VECTORS, Ints, LinearForm, LinearForms, Shape, Table, TextWeights
 from group_models.estimators.weights import weighted_medians
 
 BATCHED: Mapping[str, frozenset[str]] = {
@@ -75,7 +75,7 @@ class ClosedFamily(SklearnFamily):
         """Fit every key; the rows of each stand together, and none is without rows."""
         rows = np.diff(offsets)
         if set(self.params) - BATCHED[self.name]:
-            forms, holds = constants(np.zeros(len(rows))), np.zeros(len(rows), dtype=bool)
+            forms, holds = _nothing(table, len(rows)), np.zeros(len(rows), dtype=bool)
         else:
             forms, holds = self._solve(table, y, offsets, weight)
         return FittedForms(self, forms, holds, rows, table.values)
@@ -105,6 +105,14 @@ class ClosedFamily(SklearnFamily):
             return groups.fitted(0, seed=seed)
         native = self.fit_native(x, y, seed=seed, weight=weight)
         return Fitted(LinearForm.of(native, self.shape), self.text_params(seed), rows_used=len(y))
+
+
+def _nothing(table: Table, keys: int) -> LinearForms:
+    """Return forms of keys that the batch does not hold: they read the table as others do, and predict 0."""
+    vectors = np.zeros((VECTORS, keys, len(table.numbers)))
+    vectors[2] = 1.0
+    text = [TextWeights(len(values) + 1, np.zeros(0, np.int64), np.zeros(0)) for values in table.values]
+    return LinearForms(vectors, np.zeros(keys), tuple(text))
 
 
 def closed_family(settings: EstimatorSettings, features: Features) -> ClosedFamily:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,8 +19,10 @@ from group_models.estimators.batched import BatchedFamily, FittedGroups, medians
 from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken, weighted_medians
 from group_models.evaluation import grouped_metrics, why_no_metrics
+from group_models.fitting.intervals import GroupIntervals
 from group_models.fitting.measures import TRAIN_MEDIAN
 from group_models.fitting.outcomes import MEASURED, FitSettings, identity, stored_columns
+from group_models.fitting.reasons import GroupImportances, GroupReasons, GroupRows, Seen, importance_columns
 from group_models.fitting.references import Columns, UnitPredictions
 from group_models.fitting.unit_rows import UnitRows
 from group_models.keys import key_seed
@@ -41,6 +43,7 @@ class _Rows:
     offsets: Ints
     weight: Floats | None
     references: UnitPredictions
+    row_hash: Ints
 
     @property
     def counts(self) -> Ints:
@@ -63,13 +66,18 @@ class _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         weight, references = taken(self.weight, rows), self.references.take(rows)
         held, gap = self.is_holdout[rows], self.is_gap[rows]
-        return _Rows(self.table.take(rows), self.y[rows], held, gap, offsets, weight, references)
+        taken_ = self.table.take(rows), self.y[rows], held, gap, offsets, weight, references, self.row_hash[rows]
+        return _Rows(*taken_)
 
     def fitted_by(self, family: BatchedFamily, *, is_refit: bool = False) -> FittedGroups:
         """Return the models of the keys, such as are measured or, of a refit, such as are stored."""
         weights = {} if self.weight is None else {"weight": self.weight}
         fit = family.refit_groups if is_refit else family.fit_groups
         return fit(self.table, self.y, self.offsets, **weights)
+
+    def plain(self) -> GroupRows:
+        """Return the rows as what is told of models takes them."""
+        return GroupRows(self.table, self.y, self.offsets, self.weight)
 
     def medians(self) -> Floats:
         """Return the median target of each key."""
@@ -89,7 +97,8 @@ def fit_groups(
     if not len(places):
         return {}
     is_gap = settings.is_in_gap(unit.time_us)
-    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, unit.weight, references).of_keys(is_able)
+    beside = unit.weight, references, unit.row_hash
+    rows = _Rows(table, unit.y, unit.is_holdout, is_gap, unit.offsets, *beside).of_keys(is_able)
     done = _Done.of(rows, family, settings)
     share = rows.counts / len(rows.y)
     seconds, cpu_seconds = share * (time.perf_counter() - clock), share * (time.process_time() - cpu)
@@ -107,13 +116,26 @@ def fit_groups(
             "finished_at": utc_now(),
         }
         outcome = done.outcome(own, settings)
-        stored = stored_columns(done.fitted(own, seed), key_id, key, settings)
+        final = done.fitted(own, seed)
+        if settings.importance == "permutation":
+            outcome |= _permutation(unit, place, done, own, seed, final, settings)
+        stored = stored_columns(final, key_id, key, settings)
         outcomes[place] = [{**shared, **outcome, **stored}]
         if settings.keeps_measured and (first := done.measured_fit(own, seed)) is not None:
             median = {"holdout_rows": outcome["holdout_rows"], "baseline_metrics": {TRAIN_MEDIAN: done.median(own)}}
             kept = stored_columns(first, key_id, key, settings)
             outcomes[place].append({**shared, **kept, **median, "part": MEASURED})
     return outcomes
+
+
+def _permutation(
+    unit: UnitRows, place: int, done: _Done, own: int, seed: int, final: Fitted, settings: FitSettings
+) -> dict[str, Any]:
+    """Return the permutation importance of one key, with the model that has not seen its holdout."""
+    key, first = unit.key(place), done.measured_fit(own, seed)
+    held = None if first is None else np.flatnonzero(key.is_holdout)
+    seen = Seen(key.x, key.y, key.weight, slice(0, len(key.y)), held)
+    return importance_columns(final, first or final, seen, settings, seed)
 
 
 def _able(unit: UnitRows, family: BatchedFamily) -> Flags:
@@ -147,15 +169,16 @@ class _Measured:
     baseline: Mapping[str, Floats]
     median: Floats
     compared: Columns
+    intervals: GroupIntervals | None
 
     @classmethod
-    def of(cls, fitted: FittedGroups, train: _Rows, holdout: _Rows) -> _Measured:
+    def of(cls, fitted: FittedGroups, train: _Rows, holdout: _Rows, levels: Sequence[float]) -> _Measured:
         """Measure what was fitted to the training rows on the held ones; keys without these have none there."""
         flags = holdout.counts > 0
         place = np.cumsum(flags) - 1
         if not flags.any():
             none = Columns({}, np.zeros(0, dtype=np.int64))
-            return cls(flags, place, flags[:0], {}, {}, np.zeros(0), none)
+            return cls(flags, place, flags[:0], {}, {}, np.zeros(0), none, None)
         starts = holdout.offsets[:-1][flags]
         prediction = fitted.predict(holdout.table, holdout.offsets)
         known = train.of_keys(flags)
@@ -168,6 +191,7 @@ class _Measured:
             grouped_metrics(holdout.y, np.repeat(median, holdout.counts[flags]), starts, holdout.weight),
             median,
             holdout.references.compared(holdout.y, prediction, starts, holdout.weight),
+            GroupIntervals.of(holdout.y, prediction, holdout.row_hash, holdout.counts[flags], levels),
         )
 
     def columns(self, own: int) -> dict[str, Any]:
@@ -178,6 +202,7 @@ class _Measured:
         found = {"metrics": self.metrics, "baseline_metrics": self.baseline}
         columns = {name: {m: float(values[place]) for m, values in of.items()} for name, of in found.items()}
         columns["baseline_metrics"] |= self.compared.of_key(int(place))
+        columns |= {} if self.intervals is None else self.intervals.columns(int(place))
         return columns
 
 
@@ -192,6 +217,9 @@ class _Done:
     first: FittedGroups
     measured: _Measured
     again: FittedGroups | None
+    reasons: GroupReasons
+    importance: GroupImportances | None
+    importance_again: GroupImportances | None
 
     @classmethod
     def of(cls, rows: _Rows, family: BatchedFamily, settings: FitSettings) -> _Done:
@@ -202,14 +230,21 @@ class _Done:
         is_held = rows.is_holdout & of_split
         train = rows.where(~(is_held | (rows.is_gap & of_split)))
         first = train.fitted_by(family)
-        measured = _Measured.of(first, train, rows.where(is_held))
+        measured = _Measured.of(first, train, rows.where(is_held), settings.intervals)
         holds = first.holds.copy()
         holds[is_split] &= measured.is_finite
-        again = None
+        again, told_again, told = None, None, None
         if settings.refit and is_split.any():
-            again = rows.of_keys(is_split).fitted_by(family, is_refit=True)
+            of_keys = rows.of_keys(is_split)
+            again = of_keys.fitted_by(family, is_refit=True)
             holds[is_split] &= again.holds
-        return cls(rows, held, gap, holds, first, measured, again)
+            told_again = GroupImportances.of(again, of_keys.plain(), settings)
+        if again is None or not is_split.all():
+            told = GroupImportances.of(first, train.plain(), settings)
+        split = is_split, train.of_keys(is_split).plain(), held[is_split]
+        maps = {"metrics": measured.metrics, "baseline_metrics": measured.baseline}
+        reasons = GroupReasons.of(first, train.plain(), split, measured.median, maps, settings.metric)
+        return cls(rows, held, gap, holds, first, measured, again, reasons, told, told_again)
 
     def fitted(self, own: int, seed: int) -> Fitted:
         """Return the model of one key that is stored."""
@@ -229,4 +264,11 @@ class _Done:
         """Return what the split of one key says of it."""
         held, rows, gap = int(self.held[own]), int(self.rows.counts[own]), int(self.gap[own])
         reason = None if settings.holdout_by == "none" else why_no_metrics(held, rows, gap)
-        return {"holdout_rows": held, "reason": reason, **self.measured.columns(own)}
+        columns = {**self.measured.columns(own), **self.reasons.columns(own), **self._importance(own)}
+        return {"holdout_rows": held, "reason": reason, **columns}
+
+    def _importance(self, own: int) -> dict[str, Any]:
+        """Return the importance of the features in the model of one key that is stored."""
+        is_again = self.again is not None and bool(self.measured.flags[own])
+        told, place = (self.importance_again, int(self.measured.place[own])) if is_again else (self.importance, own)
+        return {} if told is None else told.columns(place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,9 @@ def metrics_of(y: Floats, prediction: Floats, labels: Labels | None, weight: Flo
     return class_metrics(y, prediction, labels.names, weight)
 
 
-def baseline_metrics(y: Floats, train: Mapping[str, float], labels: Labels | None, weight: Floats | None) -> Any:
+def baseline_metrics(
+    y: Floats, train: Mapping[str, float], labels: Labels | None, weight: Floats | None
+) -> dict[str, float]:
     """Return the metrics of what needs no features: the median of the training rows, or their class prior.
 
     Parameters
@@ -34,10 +35,14 @@ def baseline_metrics(y: Floats, train: Mapping[str, float], labels: Labels | Non
     train
         What `train_baseline` says of the training rows.
     """
+    return without_confusion(metrics_of(y, baseline_prediction(len(y), train, labels), labels, weight))
+
+
+def baseline_prediction(rows: int, train: Mapping[str, float], labels: Labels | None) -> Floats:
+    """Return what the baseline says of so many rows: the median of the training rows, or their class prior."""
     if labels is None:
-        return regression_metrics(y, np.full(len(y), train[TRAIN_MEDIAN]), weight)
-    shares = np.tile(shares_of(train, labels), (len(y), 1))
-    return without_confusion(class_metrics(y, shares, labels.names, weight))
+        return np.full(rows, train[TRAIN_MEDIAN])
+    return np.tile(shares_of(train, labels), (rows, 1))
 
 
 def train_baseline(y: Floats, labels: Labels | None, weight: Floats | None = None) -> dict[str, float]:

@@ -19,6 +19,7 @@ from group_models.fitting.class_sums import ClassSums
 from group_models.fitting.comparisons import Comparison, Comparisons, merged
 from group_models.fitting.deaths import NOT_THE_FITS, Death, FitLimits, death_columns, memory_reason, raised_columns
 from group_models.fitting.guards import Guard
+from group_models.fitting.intervals import Residuals
 from group_models.fitting.measures import comparable
 from group_models.fitting.references import NAMES, ModelRow, ensemble_of, predicted
 from group_models.fitting.summing import RegressionSums
@@ -67,6 +68,7 @@ class Measured:
     baseline: Sums = dataclasses.field(default_factory=RegressionSums)
     failure: dict[str, Any] | None = None
     compared: Comparisons = dataclasses.field(default_factory=dict)
+    residuals: Residuals = dataclasses.field(default_factory=Residuals)
 
     def merge(self, other: Measured) -> Measured:
         """Return what came of the rows of both; of two failures the first."""
@@ -75,6 +77,7 @@ class Measured:
             merged_sums(self.baseline, other.baseline),
             self.failure or other.failure,
             merged(self.compared, other.compared),
+            self.residuals.merge(other.residuals),
         )
 
 
@@ -155,9 +158,18 @@ class Meter:
         self.measured = Measured()
 
     def add(
-        self, x: pd.DataFrame, y: Floats, baseline: Floats, time_us: Ints | None = None, weight: Floats | None = None
+        self,
+        x: pd.DataFrame,
+        y: Floats,
+        baseline: Floats,
+        time_us: Ints | None = None,
+        weight: Floats | None = None,
+        row_hash: Ints | None = None,
     ) -> None:
-        """Take in rows of the holdout: features, targets, what the baseline predicts, times, and weights if any."""
+        """Take in rows of the holdout: features, targets, what the baseline predicts, times, and weights if any.
+
+        Their hashes are given where the residuals are to be kept.
+        """
         if self.measured.failure is not None:
             return
         clock = time.perf_counter()
@@ -168,7 +180,8 @@ class Meter:
             return
         compared = self._compared(x, y, found, np.zeros(len(y), dtype=np.int64) if time_us is None else time_us, weight)
         model, simple = (sums_of(y, each, self._labels, weight) for each in (found, baseline))
-        sums = Measured(model, simple, compared=compared)
+        residuals = Residuals() if row_hash is None else Residuals(np.abs(found - y), row_hash)
+        sums = Measured(model, simple, compared=compared, residuals=residuals)
         self.measured = self.measured.merge(sums)
 
     def _compared(

@@ -18,7 +18,7 @@ from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
 from group_models.labels import Labels
 from group_models.mlmodel import MlmodelTemplate
-from group_models.spec import Metric
+from group_models.spec import Importance, Metric
 from group_models.tables import STORE, WHOLE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
@@ -79,6 +79,10 @@ class FitSettings:
         What decides which of two models is better.
     pooling
         Of a run whose keys build on parents; None of others, and of parents.
+    importance
+        Which importance of features is told of a model.
+    intervals
+        The levels of the intervals that are measured, ascending.
     """
 
     model_set: str
@@ -103,6 +107,8 @@ class FitSettings:
     min_fold_rows: int = 0
     is_in_time: bool = True
     pooling: PoolSettings | None = None
+    importance: Importance = "auto"
+    intervals: tuple[float, ...] = ()
 
     def of(self, place: float | None) -> FitSettings:
         """Return the settings for the keys of an override; as they are for those of none."""

@@ -13,16 +13,17 @@ from group_models.fitting.comparisons import entries
 from group_models.fitting.measures import TRAIN_MEDIAN, shares_of
 from group_models.fitting.measuring import Measured
 from group_models.fitting.outcomes import FitSettings, identity
+from group_models.fitting.part_reasons import importance_of_parts, train_errors_of_parts
+from group_models.fitting.reasons import TrainErrors
 from group_models.fitting.units import EMPTY_PART
 from group_models.keys import key_seed
 from group_models.labels import Labels
-from group_models.spec import Metric
 from group_models.tables import WHOLE
 
 PART_COLUMNS = (
     "key_id", "part", "number", "status", "reason", "error_type", "error_message", "error_stage", "traceback",
     "rows_used", "estimator", "params", "baseline_metrics", "holdout_rows", "fit_seconds", "cpu_seconds", "model_bytes",
-    "started_at", "finished_at",
+    "started_at", "finished_at", "importance", "train_metrics",
 )  # fmt: skip
 """What the outcome of a salted key needs of its parts: everything but the models."""
 
@@ -42,13 +43,16 @@ class PartsOutcome:
     baseline
         Mean of the medians of those parts' training rows: what the median would predict, were it salted too; of
         classes the mean share of each label.
+    train_errors
+        Those of the parts on their own training rows together; None where one was not measured.
     """
 
     key_id: str
     columns: dict[str, Any]
     measured: tuple[int, ...]
     baseline: float | tuple[float, ...]
-    metric: Metric = "mae"
+    settings: FitSettings
+    train_errors: TrainErrors | None = None
 
     @property
     def is_trained(self) -> bool:
@@ -78,13 +82,18 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     columns = {
         **identity(key_id, WHOLE, planned["unit"], key_seed(settings.seed, key_id), settings.estimator.label, settings),
         **_estimators(final, settings),
+        "importance": importance_of_parts(final),
         "params": _shared_params(final),
         **{name: _total(final, name) for name in ("rows_used", "holdout_rows", "fit_seconds", "cpu_seconds")},
         "started_at": min(row["started_at"] for row in final),
         "finished_at": max(row["finished_at"] for row in final),
         **_status(tried, n_parts, settings.max_model_bytes),
     }
-    outcome = PartsOutcome(key_id, columns, tuple(measured), _baseline(tried, settings.labels), settings.metric)
+    errors = train_errors_of_parts([row for row in tried if row["part"] in measured])
+    if errors is not None:
+        columns |= errors.columns({}, settings, held_rows=0)
+    baseline = _baseline(tried, settings.labels)
+    outcome = PartsOutcome(key_id, columns, tuple(measured), baseline, settings, errors)
     if outcome.is_trained and not outcome.has_holdout and settings.holdout_by != "none":
         # Without a part that has not seen the holdout, what is held out is all there is.
         columns["reason"] = why_no_metrics(columns["holdout_rows"], columns["holdout_rows"])
@@ -99,8 +108,14 @@ def with_metrics(outcome: PartsOutcome, measured: Measured) -> dict[str, Any]:
     if model.not_finite:
         said = f"{model.not_finite} of {model.count} predictions on the holdout are not finite"
         return {**outcome.columns, "status": "failed", "error_stage": "evaluate", "reason": f"evaluate: {said}"}
-    compared = entries(measured.compared, model.count, outcome.metric)
-    metrics = {"metrics": model.metrics(), "baseline_metrics": {**measured.baseline.metrics(), **compared}}
+    compared = entries(measured.compared, model.count, outcome.settings.metric)
+    metrics: dict[str, Any] = {
+        "metrics": model.metrics(),
+        "baseline_metrics": {**measured.baseline.metrics(), **compared},
+    }
+    metrics |= measured.residuals.columns(outcome.settings.intervals)
+    if outcome.train_errors is not None:
+        metrics |= outcome.train_errors.columns(metrics, outcome.settings, held_rows=model.count)
     return {**outcome.columns, **metrics, "holdout_rows": model.count}
 
 

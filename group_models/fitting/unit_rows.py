@@ -40,6 +40,7 @@ class KeyRows:
     time_us: Ints
     weight: Floats | None
     fold: Ints | None
+    row_hash: Ints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,7 @@ class UnitRows:
     indices: tuple[int, ...]
     weight: Floats | None
     fold: Ints | None
+    row_hash: Ints
 
     @classmethod
     def of(cls, frame: pd.DataFrame, references: pd.DataFrame, features: Mapping[str, ColumnKind]) -> UnitRows:
@@ -83,7 +85,8 @@ class UnitRows:
             frame = frame[is_wanted]
         index = frame["key_index"].to_numpy(np.int32)
         time_us = frame["time_us"].to_numpy(np.int64)
-        order = np.lexsort((frame["row_hash"].to_numpy(np.int64), time_us, index))
+        row_hash = frame["row_hash"].to_numpy(np.int64)
+        order = np.lexsort((row_hash, time_us, index))
         starts = np.searchsorted(index[order], wanted, "left")
         return cls(
             features,
@@ -97,6 +100,7 @@ class UnitRows:
             tuple(wanted.tolist()),
             frame["w"].to_numpy(np.float64)[order] if "w" in frame else None,
             frame["fold"].to_numpy(np.int64)[order] if "fold" in frame else None,
+            row_hash[order],
         )
 
     @functools.cached_property
@@ -114,7 +118,8 @@ class UnitRows:
         weight = None if self.weight is None else self.weight[rows]
         fold = None if self.fold is None else self.fold[rows]
         held, at = self.is_holdout[rows], self.time_us[rows]
-        return KeyRows(*self.names[place], x, numbers, self.y[rows], held, rows, at, weight, fold)
+        row_hash = self.row_hash[rows]
+        return KeyRows(*self.names[place], x, numbers, self.y[rows], held, rows, at, weight, fold, row_hash)
 
     def x(self, rows: npt.NDArray[np.intp]) -> pd.DataFrame:
         """Return the features of some rows under their own names."""

@@ -20,8 +20,9 @@ from group_models.fitting.choosing import choose_family, families_of
 from group_models.fitting.deaths import Death, FitError, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
+from group_models.fitting.intervals import interval_columns
 from group_models.fitting.isolation import fit_in_child, run_in_child
-from group_models.fitting.measures import baseline_metrics, comparable, metrics_of, not_finite, train_baseline
+from group_models.fitting.measures import baseline_metrics, comparable, metrics_of, not_finite
 from group_models.fitting.outcomes import (
     MEASURED,
     FitSettings,
@@ -30,6 +31,7 @@ from group_models.fitting.outcomes import (
     result_frame,
     stored_columns,
 )
+from group_models.fitting.reasons import Seen, TrainErrors, importance_columns, named
 from group_models.fitting.references import UnitPredictions, predict_held
 from group_models.fitting.unit_rows import KeyRows, Rows, UnitRows, numeric_names
 from group_models.frames import ColumnKind
@@ -213,19 +215,24 @@ def _train_key(
     choice = choose_family(key, train, families, settings, seed)
     family, settings = choice.family, choice.settings
     fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed, **_weights(taken(key.weight, train)))
+    seen = Seen(key.x, key.y, key.weight, train, holdout)
     if key.part != WHOLE:
-        parts = _part_outcomes(fitted, key, train, family, settings, seed, progress)
+        parts = _part_outcomes(fitted, key, seen, family, settings, seed, progress)
         return [choice.told(part) for part in parts]
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
-        measured = _measure(fitted, key, train, holdout, settings, predicted)
+        measured = _measure(fitted, key, seen, holdout, settings, predicted)
+    if (errors := TrainErrors.of(fitted, seen, settings.labels)) is not None:
+        held_rows = int(key.is_holdout.sum()) if measured else 0
+        measured |= errors.columns(measured, settings, held_rows=held_rows)
     final = _refit(fitted, key, family, settings, seed, progress)
+    measured |= importance_columns(final, fitted, seen, settings, seed)
     columns = {"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}
     outcomes = [columns | one_class_columns(final, columns)]
     if settings.keeps_measured and holdout is not None:
-        beside = {"baseline_metrics": _train_baseline(key, train, settings), "part": MEASURED}
-        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **beside})
+        kept = {"baseline_metrics": seen.baseline(settings.labels), "part": MEASURED}
+        outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **kept})
     return [choice.told(outcome) for outcome in outcomes]
 
 
@@ -247,7 +254,7 @@ def _weights(weight: Floats | None) -> dict[str, Floats]:
 def _part_outcomes(
     fitted: Fitted,
     key: KeyRows,
-    train: Rows,
+    seen: Seen,
     family: Family,
     settings: FitSettings,
     seed: int,
@@ -259,16 +266,19 @@ def _part_outcomes(
     train on but the holdout's, nothing has.
     """
     is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
-    median = {"baseline_metrics": None if is_leaking else _train_baseline(key, train, settings)}
+    # A part of one's own estimator predicts first where the ensemble is measured, and there its key answers for it.
+    errors = None if settings.estimator.name is None else TrainErrors.of(fitted, seen, settings.labels)
+    beside = {} if errors is None else named(errors.base)
+    baseline = None if is_leaking else {**seen.baseline(settings.labels), **beside}
+    of_train: dict[str, Any] = {"baseline_metrics": baseline}
+    of_train["train_metrics"] = None if errors is None else named(errors.own)
     final = _refit(fitted, key, family, settings, seed, progress)
+    importance = importance_columns(final, fitted, seen, settings, seed)
     if final is fitted:
-        return [{**median, **stored_columns(final, key.key_id, key.key, settings)}]
-    measured = {**stored_columns(fitted, key.key_id, key.key, settings), **median, "part": key.part + key.n_parts}
-    return [measured, stored_columns(final, key.key_id, key.key, settings)]
-
-
-def _train_baseline(key: KeyRows, train: Rows, settings: FitSettings) -> dict[str, float]:
-    return train_baseline(key.y[train], settings.labels, taken(key.weight, train))
+        return [{**of_train, **importance, **stored_columns(final, key.key_id, key.key, settings)}]
+    part = {"part": key.part + key.n_parts}
+    measured = {**stored_columns(fitted, key.key_id, key.key, settings), **of_train, **part}
+    return [measured, {**importance, **stored_columns(final, key.key_id, key.key, settings)}]
 
 
 def _hint(key: KeyRows, settings: FitSettings) -> str:
@@ -312,7 +322,7 @@ def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
 
 
 def _measure(
-    fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, settings: FitSettings, predicted: UnitPredictions
+    fitted: Fitted, key: KeyRows, seen: Seen, holdout: Rows, settings: FitSettings, predicted: UnitPredictions
 ) -> dict[str, Any]:
     """Return metrics of the model, of its baseline (median or prior) and of its references, on the holdout only."""
     y, weight, labels = key.y[holdout], taken(key.weight, holdout), settings.labels
@@ -323,5 +333,6 @@ def _measure(
     compared = predicted.take(holdout).compared(y, own, np.zeros(1, dtype=np.int64), weight).of_key(0)
     return {
         "metrics": metrics_of(y, prediction, labels, weight),
-        "baseline_metrics": baseline_metrics(y, _train_baseline(key, train, settings), labels, weight) | compared,
+        "baseline_metrics": baseline_metrics(y, seen.baseline(labels), labels, weight) | compared,
+        **interval_columns(y, prediction, key.row_hash[holdout], settings.intervals),
     }

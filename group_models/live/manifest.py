@@ -39,7 +39,8 @@ _FROM_PLAN = ("key_id", "level", "key", "rows", "usable_rows", "bytes", *LEFT_OU
               "train_from", "train_to", "n_parts")  # fmt: skip
 _FROM_STORE = ("error_type", "error_message", "error_stage", "traceback", "rows_used", "estimator", "params",
                "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "fit_seconds", "cpu_seconds", "attempt",
-               "model_bytes", "sha256", "seed", "started_at", "finished_at")  # fmt: skip
+               "model_bytes", "sha256", "seed", "started_at", "finished_at", "train_metrics", "fit_flag",
+               "importance", "interval", "coverage")  # fmt: skip
 
 STORE_COLUMNS = ("key_id", "part", "number", "status", "reason", *_FROM_STORE)
 """What a manifest needs of the store: everything but the models."""

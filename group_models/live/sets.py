@@ -26,6 +26,7 @@ from group_models.live.bases import with_bases
 from group_models.live.cleans import check_kept, cleaned_text
 from group_models.live.folding import live_set
 from group_models.live.manifest import first_rows
+from group_models.live.widths import levels_of, with_widths
 from group_models.ports import LOG_OWNER, Tables, Where
 from group_models.tables import MANIFEST, NEW_MODEL, RELEASE, RUN, STORE, WHOLE
 
@@ -34,7 +35,7 @@ Alias = Literal["champion", "challenger"]
 T = TypeVar("T")
 
 _FOLDED = ("run_id", "key_id", "status", "serves", "model_run_id", "level", "key", "parent_key_id", "parent_run_id")
-_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256", "model_bytes", "parent_key_id", "parent_run_id")
+_OF_MODEL = ("run_id", "key_id", "finished_at", "sha256", "model_bytes", "parent_key_id", "parent_run_id", "interval")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Live:
         all keys has them.
     run_labels
         Per run that trained a live model of classes, its labels as `Labels.to_json` writes them.
+    intervals
+        The levels of which scored rows get bounds: those of the specs of the runs that trained live models.
     """
 
     keys: pd.DataFrame
@@ -71,6 +74,7 @@ class Live:
     pinned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     parents: Sequence[Sequence[str]] = ()
     run_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    intervals: Sequence[float] = ()
 
     @functools.cached_property
     def labels(self) -> Labels | None:
@@ -313,7 +317,7 @@ def _described(
     of_model = _of_models(tables, model_set, runs)
     at = pd.MultiIndex.from_arrays([keys["model_run_id"], keys.index])
     described = of_model.reindex(at)
-    for name in of_model.columns:
+    for name in of_model.columns.drop("interval"):
         keys[name] = described[name].to_numpy() if name != "trained_at" else described[name].array
     keys, base_runs = with_bases(keys, lambda base_runs: _of_models(tables, model_set, base_runs))
     runs = sorted({*runs, *base_runs})
@@ -322,9 +326,11 @@ def _described(
     published = started.filter(pc.is_in(started["run_id"], pa.array(newest, pa.string())))
     kinds = _key_kinds(serving if serving.num_rows else published)
     of_levels = started.filter(pc.is_in(started["run_id"], pa.array(counting, pa.string())))
+    parents, intervals = _parents(of_levels), levels_of(serving["spec"].to_pylist())
+    keys = with_widths(keys, described["interval"].tolist(), intervals, Levels(kinds, parents))
     return Live(
-        keys, _run_features(serving), kinds, _run_libraries(serving), parents=_parents(of_levels),
-        run_labels=_run_labels(serving),
+        keys, _run_features(serving), kinds, _run_libraries(serving), parents=parents,
+        run_labels=_run_labels(serving), intervals=intervals,
     )  # fmt: skip
 
 

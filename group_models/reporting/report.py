@@ -113,6 +113,9 @@ def row_facts(row: Mapping[str, Any]) -> dict[str, str]:
             continue
         if name == "key":
             facts[name] = show_key(value)
+        elif name == "importance":
+            most_first = sorted(value.items(), key=lambda share: -share[1])
+            facts[name] = ", ".join(f"{feature} {share:.1%}" for feature, share in most_first)
         elif isinstance(value, dict):
             facts[name] = ", ".join(f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in value.items())
         else:

@@ -17,10 +17,10 @@ from group_models.live.sets import Live
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST, NEW_MODEL
 
-_MAPS = ("key", "params", "metrics", "baseline_metrics")
+_MAPS = ("key", "params", "metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage")
 
-OF_MODEL = ("estimator", "params", "metrics", "baseline_metrics", "holdout_from", "holdout_rows", "model_bytes",
-             "sha256")  # fmt: skip
+OF_MODEL = ("estimator", "params", "metrics", "baseline_metrics", "train_metrics", "fit_flag", "importance",
+            "interval", "coverage", "holdout_from", "holdout_rows", "model_bytes", "sha256")  # fmt: skip
 """What a row tells of the model that serves, whichever run trained that."""
 
 

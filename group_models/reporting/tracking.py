@@ -39,6 +39,7 @@ _MAX_PARAM, _MAX_PARAMS = 500, 100
 _MANIFEST = (
     "key_id", "key", "status", "serves", "reason", "error_type", "error_message", "rows", "usable_rows", "rows_used",
     "metrics", "baseline_metrics", "holdout_rows", "fit_seconds", "model_bytes", "policy", "n_parts", "model_run_id",
+    "train_metrics", "fit_flag", "importance",
 )  # fmt: skip
 _PLAN = (
     "key_id", "key", "decision", "reason", "rows", "usable_rows", "bytes", "unit", "wave", "n_parts",
@@ -238,7 +239,7 @@ def _csv(rows: pa.Table, columns: tuple[str, ...], worst: str | None = None) -> 
         rows = rows.sort_by([(worst, "descending")])
     frame = rows.slice(0, SAMPLE_ROWS).select(list(columns)).to_pandas()
     frame["key"] = [show_key(dict(key)) for key in frame["key"]]
-    for name in {"metrics", "baseline_metrics"} & set(columns):
+    for name in {"metrics", "baseline_metrics", "train_metrics", "importance"} & set(columns):
         frame[name] = [json.dumps(dict(each)) if each is not None else "" for each in frame[name]]
     text = io.StringIO()
     frame.to_csv(text, index=False)

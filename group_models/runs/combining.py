@@ -174,4 +174,5 @@ def _template(prepared: Prepared, settings: FitSettings) -> MlmodelTemplate:
         flavor="ensemble",
         estimator=families[0].name,
         extra_requirements=needs,
+        intervals=settings.intervals,
     )

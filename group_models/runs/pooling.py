@@ -42,6 +42,7 @@ def pool_settings(prepared: Prepared, settings: FitSettings) -> FitSettings:
         flavor=child.flavor,
         estimator=child.name,
         extra_requirements=(*requirements(child.own.flavor), *requirements(parent.flavor)),
+        intervals=spec.intervals,
     )
     own, is_residual = pooled_settings(spec, prepared.estimator), spec.pooling.mode == "residual"
     pooling = PoolSettings(own, spec.pooling.half_rows, template, is_residual)

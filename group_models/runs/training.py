@@ -20,6 +20,7 @@ from group_models.live.parents import Parents, read_parents
 from group_models.live.sets import check_not_cleaned, read_without_pins
 from group_models.planning.plans import Plan, summarise
 from group_models.ports import Commit, Tables
+from group_models.reporting.covering import coverage_facts, read_coverage
 from group_models.reporting.showing import failures, worst_of_run
 from group_models.reporting.timing import Timing, read_timing
 from group_models.reporting.verdict import read_verdict, verdict_facts
@@ -71,6 +72,10 @@ class Run:
         """Return whether models per key pay, as this run's holdouts tell it; None where nothing was measured."""
         return read_verdict(self.tables, self.model_set, self.run_id)
 
+    def coverage(self) -> dict[str, float]:
+        """Return by level the share of all keys' held out rows inside the intervals that other rows made."""
+        return read_coverage(self.tables, self.model_set, self.run_id)
+
     def facts(self) -> dict[str, str]:
         """Return the run as fact and text."""
         released = f"to champion as {self.release_id}" if self.release_id else f"no: {self._why_not_released()}"
@@ -82,6 +87,7 @@ class Run:
             "keys": f"{sum(self.counts.values()):,} ({counts_text(self.counts)})",
             **self.parents().facts(),
             **verdict_facts(self.verdict()),
+            **coverage_facts(self.coverage()),
             **self._failure_facts(),
             "released": released,
             "seconds": seconds,
@@ -99,6 +105,7 @@ class Run:
         more = {
             "parents": dataclasses.asdict(self.parents()),
             "verdict": verdict.as_dict() if verdict else None,
+            "coverage": self.coverage(),
             "timing": timing.as_dict() if timing else None,
             "tables": self.tables.describe(),
         }
@@ -228,6 +235,7 @@ def train_run(
     append_event(
         prepared, run_id, FINISHED, counts=counts, seconds=clock.seconds, refusal=run.refusal, rows=summary.rows,
         keys=summary.keys, waves=summary.waves, source_stats=stats_of(prepared, plan),
+        coverage=run.coverage() or None,
     )  # fmt: skip
     return run
 

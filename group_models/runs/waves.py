@@ -109,6 +109,7 @@ def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
         features=prepared.features,
         flavor=family.flavor,
         estimator=family.name,
+        intervals=spec.intervals,
     )
     return FitSettings(
         model_set=spec.model_set,
@@ -126,4 +127,6 @@ def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
         limits=FitLimits(timeout_s=spec.limits.timeout_s, memory_bytes=spec.compute.memory_per_worker),
         is_isolated=spec.isolation == "always",
         metric=spec.metric,
+        importance=spec.importance,
+        intervals=spec.intervals,
     )

@@ -13,7 +13,9 @@ import pandas as pd
 import pyarrow as pa
 
 from group_models.artifacts import StoredModel, load_model
+from group_models.conformal import level_name, width_name
 from group_models.errors import DataError, LibraryWarning
+from group_models.estimators.bounded import bounds
 from group_models.frames import feature_frame, key_values
 from group_models.keys import Key, key_id, key_text
 from group_models.labels import Labels, class_columns
@@ -112,7 +114,7 @@ def resolve_frame(frame: pd.DataFrame, live: Live, ask: Ask) -> Asked:
     """
     passed = list(frame.columns if ask.columns is None else ask.columns)
     check_columns_once(list(frame.columns))
-    check_names(list(frame.columns), passed, ask.prefix, live.labels)
+    check_names(list(frame.columns), passed, ask.prefix, outputs_of(live.intervals, live.labels))
     keys = _row_keys(frame, live, ask.keys)
     codes, distinct = pd.factorize(pd.Series(keys, dtype=object))
     counts = _counts(list(distinct), codes, ask.keys)
@@ -138,7 +140,10 @@ def answer_frame(asked: Asked, live: Live, ask: Ask, fetch: Fetch) -> pd.DataFra
     outputs: dict[str, Any] = {"score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
     outputs |= {"prediction": prediction} if labels is None else _by_position(prediction, labels)
     outputs |= {name: plan.keys[name].to_numpy()[codes] for name in PROVENANCE}
-    added = pd.DataFrame({ask.prefix + name: outputs[name] for name in outputs_of(labels)}, index=asked.frame.index)
+    widths = {level_name(level): plan.keys[width_name(level)].to_numpy()[codes] for level in plan.intervals}
+    outputs |= bounds(prediction, widths)
+    names = outputs_of(plan.intervals, labels)
+    added = pd.DataFrame({ask.prefix + name: outputs[name] for name in names}, index=asked.frame.index)
     return pd.concat([asked.frame[asked.passed], added], axis=1) if asked.passed else added
 
 

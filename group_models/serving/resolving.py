@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from group_models.conformal import bounds_of, width_name
 from group_models.errors import DataError
 from group_models.frames import ColumnKind, base_type, column_kind, none_where
 from group_models.keys import show_key
@@ -27,13 +28,18 @@ PROVENANCE = ("model_level", "model_key", "model_run_id", "model_age_days", "mod
 OUTPUTS = (PREDICTION, *PROVENANCE, "score_status")
 """Columns that scoring adds, in order; of classes see `outputs_of`."""
 
+
+def outputs_of(intervals: Sequence[float], labels: Labels | None = None) -> tuple[str, ...]:
+    """Return the columns that scoring adds, in order, with the bounds of these levels after the prediction.
+
+    Of classes the probabilities are there.
+    """
+    beside = bounds_of(intervals) if labels is None else (PROBABILITIES,)
+    return (PREDICTION, *beside, *OUTPUTS[1:])
+
+
 _WITHOUT_MODEL = ("unseen_key", "no_model", "null_key")
 _NAMED = 5
-
-
-def outputs_of(labels: Labels | None) -> tuple[str, ...]:
-    """Return the columns that scoring adds, in order: of classes their probabilities too."""
-    return OUTPUTS if labels is None else (PREDICTION, PROBABILITIES, *OUTPUTS[1:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +83,14 @@ class ScorePlan:
         manifest's. Models that others build on come first, and `is_base` says which these are.
     inputs
         Per run code, the features of the run's models.
+    intervals
+        The levels of the bounds that rows get; per level `keys` has the column `half_width_...`.
     """
 
     keys: pa.Table
     models: pa.Table
     inputs: Mapping[int, Inputs]
+    intervals: Sequence[float] = ()
 
 
 def plan_scores(
@@ -123,9 +132,12 @@ def plan_scores(
         "model_age_days": pa.array(age, pa.float64(), from_pandas=True),
         "model_status": pa.array(none_where(own["status"], ~is_known), pa.string()),
     }
+    for name in map(width_name, live.intervals):
+        widths = np.where(has_model, known[name].to_numpy(np.float64), np.nan)
+        added[name] = pa.array(widths, pa.float64(), from_pandas=True)
     for name, values in added.items():
         keys = keys.append_column(name, values)
-    return ScorePlan(keys, models, inputs)
+    return ScorePlan(keys, models, inputs, live.intervals)
 
 
 def _rows_of(live: Live, at: npt.NDArray[np.intp], ids: pd.Index) -> pd.DataFrame:
@@ -244,7 +256,7 @@ def check_inputs(columns: Mapping[str, str], plan: ScorePlan, live: Live, *, key
         raise DataError("the input does not fit the models: " + "; ".join(mistakes))
 
 
-def check_names(columns: Sequence[str], passed: Sequence[str], prefix: str, labels: Labels | None = None) -> None:
+def check_names(columns: Sequence[str], passed: Sequence[str], prefix: str, outputs: Sequence[str] = OUTPUTS) -> None:
     """Refuse an input whose passed columns would meet an output column.
 
     Raises
@@ -255,7 +267,7 @@ def check_names(columns: Sequence[str], passed: Sequence[str], prefix: str, labe
     lacking = [name for name in passed if name not in columns]
     if lacking:
         raise DataError(f"cannot pass by {', '.join(map(repr, lacking))}: the input has no such column")
-    taken = {(prefix + name).lower() for name in outputs_of(labels)}
+    taken = {(prefix + name).lower() for name in outputs}
     met = [name for name in passed if str(name).lower() in taken]
     if met:
         raise DataError(

@@ -56,6 +56,8 @@ BOUNDS = (
     Bound("W9/report/page/size, MB", 10.0),
     Bound("W10/levels/gated/wall over 1.15 x that without + the run without fits", 1.0),
     Bound("W10/levels/gated/worker, MB", LIMITS_MB["worker"]),
+    Bound("W11/reasons/told/wall over that without", 1.1),
+    Bound("W11/reasons/told/worker, MB", LIMITS_MB["worker"]),
     *[
         Bound(f"overhead/{family}/{what}", most)
         for family in ("ridge", "object", "xgboost")

@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import level_sides, report_sides, score_sides, serving_sides, target_sides, train_sides
+from tests.benchmarks import (
+    level_sides,
+    reason_sides,
+    report_sides,
+    score_sides,
+    serving_sides,
+    target_sides,
+    train_sides,
+)
 from tests.benchmarks.sides import Job, Outcome
 from tests.benchmarks.workloads import Data, Workload
 
@@ -37,6 +45,8 @@ SIDES: Mapping[str, Callable[[Job], Outcome]] = {
     "levels/floor": level_sides.train_floor,
     "levels/none": level_sides.train_alone,
     "levels/gated": level_sides.train_gated,
+    "reasons/none": reason_sides.train_plain,
+    "reasons/told": reason_sides.train_told,
 }
 
 

@@ -13,20 +13,21 @@ GATED = {"levels": [[]], "gates": {"parent": {"standard_errors": 1e6}, "max_metr
 
 def train_alone(job: Job) -> Outcome:
     """Train all keys, without parents."""
-    return train(job, _spec(job))
+    return train(job, spec_beside(job))
 
 
 def train_floor(job: Job) -> Outcome:
     """The same run without fits: the median per key."""
-    return train(job, _spec(job) | {"estimator": "median"})
+    return train(job, spec_beside(job) | {"estimator": "median"})
 
 
 def train_gated(job: Job) -> Outcome:
     """Train a parent and all keys, compare them, and let gates judge."""
-    return train(job, _spec(job) | GATED)
+    return train(job, spec_beside(job) | GATED)
 
 
-def _spec(job: Job) -> dict[str, Any]:
+def spec_beside(job: Job) -> dict[str, Any]:
+    """Return the spec of the workload over rows that other sides use too, made by who comes first."""
     data = data_beside(job, job.workload)
     if not data.is_made:
         data.make(job.workload)

@@ -84,6 +84,12 @@ def measure_levels(outcomes: Outcomes, _: int) -> dict[str, float]:
     return {"wall over 1.15 x that without + the run without fits": gated.seconds / most, **_worker(gated)}
 
 
+def measure_reasons(outcomes: Outcomes, _: int) -> dict[str, float]:
+    """Importance of features and intervals, told of each key, cost a tenth of the run."""
+    told = outcomes["reasons/told"]
+    return {"wall over that without": told.seconds / outcomes["reasons/none"].seconds, **_worker(told)}
+
+
 def measure_router(outcomes: Outcomes, _: int) -> dict[str, float]:
     """One row of a router of all models answers at once, also of a key whose model was not read yet."""
     return dict(outcomes["serve/router"].values)
@@ -115,6 +121,7 @@ def all_targets(*, is_small: bool) -> list[Target]:
         Target("W8/serving/router", served, ("serve/router",), measure_router),
         Target("W9/report/page", served, ("report/page",), measure_report),
         Target("W10/levels/gated", fleet, ("levels/floor", "levels/none", "levels/gated"), measure_levels),
+        Target("W11/reasons/told", fleet, ("reasons/none", "reasons/told"), measure_reasons),
     ]
 
 

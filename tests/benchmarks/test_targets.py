@@ -19,6 +19,7 @@ from tests.benchmarks.targets import (
     measure_levels,
     measure_night,
     measure_planning,
+    measure_reasons,
     measure_report,
     measure_skew,
     run_targets,
@@ -35,6 +36,7 @@ TARGETS = [
     "W8/serving/router",
     "W9/report/page",
     "W10/levels/gated",
+    "W11/reasons/told",
 ]
 
 
@@ -78,6 +80,12 @@ def test_parents_and_gates_may_cost_a_pass_over_the_rows_and_a_seventh_of_the_ru
     for seconds, is_met in ((33.0, True), (33.1, False)):
         found = measure_levels(beside | {"levels/gated": Outcome(seconds=seconds)}, 2)
         assert judged("W10/levels/gated", found).is_met is is_met
+
+
+def test_importance_and_intervals_may_cost_a_tenth_of_the_run():
+    for seconds, is_met in ((11.0, True), (11.1, False)):
+        found = measure_reasons({"reasons/told": Outcome(seconds=seconds), "reasons/none": Outcome(seconds=10.0)}, 2)
+        assert judged("W11/reasons/told", found).is_met is is_met
 
 
 def test_ten_times_the_keys_are_compared_with_a_tenth_on_as_many_rows():

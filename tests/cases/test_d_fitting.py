@@ -11,7 +11,9 @@ from xgboost import XGBRegressor
 
 from group_models import api
 from group_models.artifacts import load_model
+from group_models.errors import DataError
 from group_models.estimators.base import EstimatorSettings
+from group_models.frames import feature_frame
 from group_models.live.manifest import release_refusal
 from group_models.spec import Limits
 from tests.cases.worlds import ENGINES, FAULTS, GOOD, by_key, fit_keys, scored, trained, values
@@ -269,3 +271,47 @@ def test_d11_the_refit_takes_all_rows_and_the_rounds_that_were_found(kind):
     native = load_model(row["data"], format=row["format"], data_file=row["data_file"]).native
     booster = native if kind == "family" else native.get_booster()
     assert booster.num_boosted_rounds() == 1
+
+
+EDGES = [-np.inf, 3.0, 6.0, np.inf]
+
+
+class Binned(LinearRegression):
+    """An estimator that bins its feature, in training and in scoring alike."""
+
+    def fit(self, x, y):
+        return super().fit(self._codes(x), y)
+
+    def predict(self, x):
+        return super().predict(self._codes(x))
+
+    def _codes(self, x):
+        return x.assign(x=pd.cut(x["x"], EDGES, labels=False))
+
+
+class Labelled(Binned):
+    """One that answers with the bin itself."""
+
+    def predict(self, x):
+        return pd.cut(x["x"], EDGES)
+
+
+def test_d16_a_hook_that_bins_is_the_same_in_training_and_scoring_and_bins_are_no_predictions():
+    x = pd.DataFrame({"x": np.tile(np.arange(10.0), 4)})
+    y = pd.cut(x["x"], EDGES, labels=False).to_numpy(dtype=float) * 2.0
+    how = {"keys": ["a"] * 40, "is_holdout": np.arange(40) >= 30}
+    (row,) = fit_keys(x, y, estimator=EstimatorSettings(object=Binned()), **how)
+    assert row["metrics"]["mae"] == pytest.approx(0.0, abs=1e-9)
+    stored = load_model(row["data"], format=row["format"], data_file=row["data_file"])
+    np.testing.assert_allclose(stored.predict(x), y, atol=1e-9)
+    (row,) = fit_keys(x, y, estimator=EstimatorSettings(object=Labelled()), **how)
+    assert (row["status"], row["error_stage"]) == ("failed", "evaluate")
+
+
+@pytest.mark.parametrize("kind", ["numeric", "text"])
+def test_d16_a_column_of_bins_is_refused_by_its_name_where_it_is_scored(kind):
+    binned = pd.DataFrame({"x": [1.0, 2.0], "bin": pd.cut(pd.Series([1.0, 7.0]), EDGES)})
+    with pytest.raises(DataError, match="'bin' holds category values; cast it first"):
+        feature_frame(binned, {"x": "numeric", "bin": kind})
+    coded = binned.assign(bin=pd.cut(pd.Series([1.0, 7.0]), EDGES, labels=False))
+    assert feature_frame(coded, {"x": "numeric", "bin": "numeric"})["bin"].tolist() == [0.0, 2.0]

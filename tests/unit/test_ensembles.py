@@ -43,7 +43,8 @@ def test_a_part_returns_its_refitted_model_and_the_one_that_has_not_seen_the_hol
     assert [(row["part"], row["rows_used"], row["status"]) for row in rows] == [
         (2, 8, "trained"), (0, 10, "trained"), (3, 8, "trained"), (1, 10, "trained"),
     ]  # fmt: skip
-    assert [row["baseline_metrics"] for row in rows] == [{"train_median": 1.5}, None, {"train_median": 5.0}, None]
+    medians = [row["baseline_metrics"] and row["baseline_metrics"]["train_median"] for row in rows]
+    assert medians == [1.5, None, 5.0, None]
     assert all(row["metrics"] is None for row in rows)
     assert len({row["seed"] for row in rows}) == N_PARTS
 

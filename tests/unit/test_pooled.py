@@ -25,6 +25,7 @@ from group_models.artifacts import digest, load_model, pooled_row, write_model
 from group_models.errors import ModelError
 from group_models.estimators.base import EstimatorSettings, features_of
 from group_models.estimators.children import PARENT, ChildPredictor
+from group_models.estimators.contributions import OF_PARENT
 from group_models.estimators.mixing import mixing_weight
 from group_models.fitting import pooled
 from group_models.fitting.measures import TRAIN_MEDIAN
@@ -436,3 +437,17 @@ def test_what_spark_unites_for_a_unit_is_told_apart():
     expected = fit_pooled_unit(frame, references, packed(rows), settings, [seen_nothing])
     for name in ("key_id", "status", "data", "metrics", "baseline_metrics", "reason"):
         assert found[name].tolist() == expected[name].tolist(), name
+
+
+@pytest.mark.parametrize("child", [None, EstimatorSettings("xgboost", {"n_estimators": 20}, metric="mae")])
+@pytest.mark.parametrize("importance", ["auto", "permutation"])
+def test_the_importance_of_a_child_has_its_parents_prediction_beside_the_features(child: Any, importance: str):
+    frame, settings = world(), settings_of("ridge", child, importance=importance, intervals=(0.5,))
+    for row in trained(frame, settings):
+        assert set(row["importance"]) == {"a", "b", OF_PARENT}
+        assert sum(row["importance"].values()) == pytest.approx(1.0)
+        if importance == "auto" or row["key_id"] == "k0":  # of the few held rows of the others shuffles tell little
+            # The slope in common is what the parent knows of.
+            assert row["importance"][OF_PARENT] > row["importance"]["a"]
+        assert row["train_metrics"]["train_mae"] > 0.0
+        assert set(row["interval"]) == {"0.5"}

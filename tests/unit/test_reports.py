@@ -50,7 +50,8 @@ def spec(path: str, **changes: Any) -> dict[str, Any]:
 
 def trained(path: str, tables: Any = None, **changes: Any) -> Any:
     tables = MemoryTables() if tables is None else tables
-    fitted.add_run(tables, "r1", 0, SLOPES, failed=["broken"], spec=json.dumps(spec(path, **changes)))
+    columns = {name: changes.pop(name) for name in ("importance",) if name in changes}
+    fitted.add_run(tables, "r1", 0, SLOPES, failed=["broken"], spec=json.dumps(spec(path, **changes)), columns=columns)
     return tables
 
 
@@ -60,6 +61,15 @@ def test_rows_of_a_key_stand_beside_what_its_model_predicts(tmp_path: Path):
     np.testing.assert_allclose(seen.rows["prediction"], np.arange(6.0), atol=1e-9)
     np.testing.assert_allclose(seen.rows["y"] - seen.rows["prediction"], 0.5, atol=1e-9)
     assert seen.rows["at"].min() == pd.Timestamp("2026-01-01", tz="UTC")
+    assert dict(seen.importance) == {}
+
+
+def test_importance_is_that_which_is_stored_and_shuffled_for_where_none_is(tmp_path: Path):
+    path = source(tmp_path / "rows.parquet")
+    data = read_page(trained(path), SET, "r1")
+    assert data.own.set_index("key_id")["importance"][A] == {"x": 1.0}
+    without = trained(path, importance={})
+    seen = reports.observe(without, read_page(without, SET, "r1"), [A])[A]
     assert list(seen.importance) == ["x"]
     assert seen.importance["x"] > 0.5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -177,3 +178,31 @@ def test_predictions_of_many_threads_are_each_their_own(asked, tmp_path):
         found = list(pool.map(ask, SLOPES))
     expected = [[slope * x for x in range(40)] for slope in SLOPES.values()]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+def test_a_set_with_intervals_has_bounds_in_its_signature_and_answers(tmp_path):
+    spec = fitted.spec(tmp_path / "warehouse")
+    tables = PathTables(tmp_path / "warehouse", "zrl.ml")
+    said = json.dumps({"estimator": {"name": "linear"}, "intervals": [0.5, 0.9]})
+    fitted.add_run(tables, "r1", 0, SLOPES, failed=["broken"], spec=said, columns={"interval": {"0.9": 2.0}})
+    releasing.release(spec, run_id="r1", force=True)
+    file, live = file_of(spec, tmp_path)
+    save_router(tmp_path / "router", file, live, {"model_set": fitted.SET})
+    model = mlflow.pyfunc.load_model(str(tmp_path / "router"))
+    answered, direct = model.predict(ASKED[["k", "x"]]), api.score(ASKED, spec, columns=())
+    bounds = ["lower_50", "upper_50", "lower_90", "upper_90"]
+    assert list(answered) == list(direct) == [column.name for column in model.metadata.get_output_schema().inputs]
+    assert list(answered)[1:5] == bounds
+    pd.testing.assert_frame_equal(answered, direct)
+    np.testing.assert_allclose(
+        answered["upper_90"] - answered["lower_90"], np.where(answered["prediction"].isna(), np.nan, 4.0)
+    )
+    assert answered[["lower_50", "upper_50"]].isna().all(axis=None)
+
+
+def test_a_file_of_a_set_without_intervals_is_one_that_earlier_versions_read(asked, tmp_path):
+    file, _ = file_of(asked, tmp_path)
+    with sqlite3.connect(file) as connection:
+        about = dict(connection.execute("SELECT name, value FROM about").fetchall())
+    assert json.loads(about["format"]) == 1
+    assert "intervals" not in json.loads(about["live"])

@@ -153,4 +153,4 @@ def test_a_key_of_which_only_gap_and_holdout_are_left_is_fitted_on_all_and_says_
 def test_a_part_without_held_rows_leaves_the_gap_out_of_its_measured_model_too():
     measured, final = fitted("median", [0, 1, 2, 6, 7], part=0, gap_us=3, refit=True)
     assert [(row["part"], row["rows_used"]) for row in (measured, final)] == [(2, 3), (0, 5)]
-    assert dict(measured["baseline_metrics"]) == {"train_median": 1.0}
+    assert measured["baseline_metrics"]["train_median"] == 1.0

@@ -113,9 +113,23 @@ def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
             facts.append((f"{name}'s {short_name(metric)}", f"{sensible(other)}{ratio}"))
     others = [name for name in _BESIDE if name in row["metrics"] and name != metric]
     facts += [(metric_name(name), sensible(row["metrics"][name])) for name in others]
+    trained = row["train_metrics"].get(f"train_{metric}")
+    facts.append((f"{short_name(metric)} of training rows", "" if trained is None else sensible(trained)))
+    facts.append(("judged as", "" if _is_none(row["fit_flag"]) else _FLAGS[row["fit_flag"]]))
+    for level, width in row["interval"].items():
+        covered = row["coverage"].get(level)
+        held = "" if covered is None else f"; such intervals held {percent(covered)} of other rows"
+        facts.append((f"interval of {percent(float(level))}", f"± {sensible(width)}{held}"))
     facts.append(("fit", "" if _is_none(row["fit_seconds"]) else _fit_text(row["fit_seconds"])))
     facts += [("estimator", row["estimator"] or ""), ("error", _failure(row))]
     return [(name, text) for name, text in facts if text]
+
+
+_FLAGS = {
+    "over": "over-fitted: its error rises from training rows to the holdout far more than the median's does",
+    "under": "under-fitted: on its own training rows hardly better than their median",
+    "ok": "neither over- nor under-fitted",
+}
 
 
 def _serving(row: Mapping[str, Any]) -> str:
@@ -224,7 +238,8 @@ def _spread(values: Any) -> dict[str, float]:
 def _importance(shares: Mapping[str, float], target: str, *, is_stored: bool) -> Figure:
     ordered = dict(sorted(shares.items(), key=lambda item: -abs(item[1]))[:_MOST_FEATURES])
     if is_stored:
-        return Figure("Importance of the features", key_charts.importances(ordered, "importance"))
+        title, note = "share", "What share each feature has in what the model says."
+        return Figure("Importance of the features", key_charts.importances(ordered, title), note)
     title = f"rise of the {metric_name('mae')}, {target}"
     note = "By how much the error on these rows rises where one feature's values are shuffled among them."
     return Figure("Importance of the features", key_charts.importances(ordered, title), note)

@@ -20,7 +20,7 @@ from group_models.reporting.timing import Timing, read_timing
 from group_models.spec import Metric
 from group_models.tables import MANIFEST, RUN
 
-_MAPS = ("key", "params", "metrics", "baseline_metrics")
+_MAPS = ("key", "params", "metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage")
 _OF_HISTORY = ("run_id", "key_id", "status", "serves", "rows", "rows_used", "metrics", "baseline_metrics",
                "fit_seconds", "model_run_id")  # fmt: skip
 
