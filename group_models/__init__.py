@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from group_models.reports import report
     from group_models.runs.logging_runs import log_run
     from group_models.spec import Spec
+    from group_models.viewing import create_views, views
 
 __all__ = [
-    "Spec", "clean", "explain", "list_releases", "load_model", "load_spec",
-    "log_run", "pin", "plan", "register", "release", "report", "score", "show", "train", "unpin",
+    "Spec", "clean", "create_views", "explain", "list_releases", "load_model", "load_spec",
+    "log_run", "pin", "plan", "register", "release", "report", "score", "show", "train", "unpin", "views",
 ]  # fmt: skip
 
 _MODULES = {
@@ -30,6 +31,7 @@ _MODULES = {
     "log_run": "runs.logging_runs",
     "register": "registering",
     "report": "reports",
+    **dict.fromkeys(("create_views", "views"), "viewing"),
     **dict.fromkeys(("clean", "list_releases", "pin", "release", "unpin"), "releasing"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -20,7 +21,8 @@ from group_models.planning.plans import Plan
 from group_models.planning.scopes import Ask, KeysLike
 from group_models.ports import SparkFrame, SparkSession, Tables
 from group_models.registering import adopt_moves, show_gated, show_release
-from group_models.reporting import showing
+from group_models.reporting import displays, showing
+from group_models.reporting.progress import Show
 from group_models.runs.logging_runs import log_trained
 from group_models.spec import Scoring, check_run_id
 from group_models.tables import RELEASE
@@ -101,6 +103,7 @@ def train(  # noqa: PLR0913 - the options of one verb
     warehouse: str | None = None,
     spark: SparkSession | None = None,
     say: Callable[[str], None] = _quiet,
+    show_progress: Show | None = None,
 ) -> Any:
     """Train one model per key, write the manifest, and publish the run to `champion` unless told not to.
 
@@ -119,18 +122,26 @@ def train(  # noqa: PLR0913 - the options of one verb
         Publish the run. A run of which too many keys failed is not published; `Run.refusal` says why.
     say
         Called with each line of progress.
+    show_progress
+        Called with a `Progress` at each wave; by default a notebook shows it in the cell's output.
 
     Returns
     -------
     training.Run
         Counts by status, seconds by phase, and the release.
+
+    Raises
+    ------
+    StoppedError
+        Ctrl-C (a notebook's interrupt): what was committed stays, and the same call with that run id goes on.
     """
     from group_models.adapters.mlflow_around import no_autologging
+    from group_models.adapters.spark_interrupt import stoppable
     from group_models.live import publishing
     from group_models.live.fleet import publish_trained
     from group_models.runs.preparing import prepare
     from group_models.runs.resuming import check_run_exists
-    from group_models.runs.training import Run, train_run
+    from group_models.runs.training import Run, new_run_id, train_run
 
     ask = Ask(where, keys, failed_only, run_id, resume)
     ask.check()
@@ -140,6 +151,7 @@ def train(  # noqa: PLR0913 - the options of one verb
     if resume is not None:
         check_run_exists(tables, checked.model_set, resume)
     prepared = prepare(checked, tables, spark or session(), ask)
+    run_id = run_id or new_run_id()
     _check_may_release(tables, is_asked=release)
 
     def publish(run: Run) -> Run:
@@ -163,8 +175,9 @@ def train(  # noqa: PLR0913 - the options of one verb
         return dataclasses.replace(run, release_id=done.release_id)
 
     options = {"retrain_all": retrain_all, "accept_changes": accept_changes}
-    with no_autologging():
-        run = train_run(prepared, run_id, say=say, release=publish, **options)
+    watching = displays.in_notebook() if show_progress is None else contextlib.nullcontext(show_progress)
+    with no_autologging(), stoppable(prepared.spark, run_id), watching as show:
+        run = train_run(prepared, run_id, say=say, show=show, release=publish, **options)
     mlflow_run_id = log_trained(tables, checked, run.run_id) if run.has_started else None
     if mlflow_run_id:
         say(f"MLflow run {mlflow_run_id}")

@@ -30,12 +30,15 @@ from group_models.cli_options import (
     print_json,
     say,
 )
+from group_models.cli_progress import progress, stopping
 from group_models.cli_release import clean, log, release_app
 from group_models.cli_report import report
+from group_models.cli_views import views
 from group_models.errors import GroupModelsError, LibraryWarning, ServerWarning
 
 OK, REFUSED, INTERNAL, NOT_RELEASED = 0, 1, 3, 4
-"""Exit codes: all well; refused input; our fault; trained, but the release was refused or held. 2 is typer's."""
+"""Exit codes: all well; refused input; our fault; trained, but the release was refused or held. 2 is typer's, and so
+is 130 of what Ctrl-C stopped."""
 
 app = typer.Typer(
     name="group-models",
@@ -50,6 +53,7 @@ app.command()(log)
 app.command()(grants)
 app.command()(report)
 app.command()(explain)
+app.command()(views)
 
 
 class Mode(StrEnum):
@@ -147,19 +151,18 @@ def train(  # noqa: PLR0913, PLR0917 - the options of one command
     from group_models.adapters.task_values import set_task_values
     from group_models.reporting import report
 
-    run = api.train(
-        _spec(spec),
-        where=where,
-        keys=keys,
-        failed_only=failed_only,
-        retrain_all=retrain_all,
-        run_id=run_id,
-        resume=resume,
-        accept_changes=accept_changes,
-        release=not no_release,
-        warehouse=warehouse,
-        say=say,
-    )
+    scope = {"where": where, "keys": keys, "failed_only": failed_only}
+    options = {**scope, "retrain_all": retrain_all, "accept_changes": accept_changes, "warehouse": warehouse}
+    with stopping(spec, {**options, "no_release": no_release}), progress() as (show_progress, tell):
+        run = api.train(
+            _spec(spec),
+            **options,  # type: ignore[arg-type] # each is what it was
+            run_id=run_id,
+            resume=resume,
+            release=not no_release,
+            say=tell,
+            show_progress=show_progress,
+        )
     set_task_values(run.task_values())
     if as_json:
         print_json(run.as_dict())

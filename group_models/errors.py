@@ -53,3 +53,16 @@ class ServerWarning(UserWarning):
 
 class LibraryWarning(UserWarning):
     """Stored models were trained with other libraries, or said something while they were read."""
+
+
+class StoppedError(KeyboardInterrupt):
+    """Somebody stopped a run with Ctrl-C; `run_id` goes on with it.
+
+    A kind of KeyboardInterrupt, as no handler of errors is to take it for one.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"run {run_id} was stopped; what it committed stays, and the same call with run_id={run_id!r} goes on"
+        )

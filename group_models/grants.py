@@ -30,6 +30,7 @@ JOBS: Mapping[str, str] = {
     "score, show, export": "SELECT on the group_model tables; of score also on its input, and CREATE TABLE where its "
     "output goes",
     "clean": "SELECT and MODIFY on the group_model tables",
+    "views --create": "SELECT on the group_model tables and CREATE TABLE on the schema, which is also for views",
     "register": "CREATE MODEL on the schema for the first version, then to own the registered model, and EXECUTE",
     "models:/... of a registered model": "EXECUTE on the registered model",
 }

@@ -37,6 +37,7 @@ from group_models.spec_fields import (
     Scoring,
     Source,
     Track,
+    Tune,
     mode_alone,
     parse_bytes,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "Source",
     "Spec",
     "Track",
+    "Tune",
     "check_run_id",
     "is_catalog",
     "is_uri",
@@ -83,7 +85,7 @@ _DECIDE_A_FIT = (
 )  # fmt: skip
 """Fields of which a change makes another model of the same rows."""
 
-_MAY_DECIDE = ("candidates", "sample_weight", "intervals", "class_weight", "target_transform")
+_MAY_DECIDE = ("candidates", "tune", "sample_weight", "intervals", "class_weight", "target_transform")
 """The same, of those that a spec may leave out."""
 
 
@@ -105,6 +107,7 @@ class Spec(Fields):
     estimator: Estimator
     metric: Annotated[Metric, BeforeValidator(metric_mistake)] = "mae"
     candidates: Candidates | None = None
+    tune: Tune | None = None
     overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
     pooling: Annotated[Pooling, BeforeValidator(mode_alone)] = Pooling()
     time_column: str | None = None
@@ -176,10 +179,19 @@ class Spec(Fields):
 
     @pydantic.model_validator(mode="after")
     def _pools_alone(self) -> Self:
-        given = {"candidates": self.candidates, "overrides": self.overrides or None,
+        given = {"candidates": self.candidates, "tune": self.tune, "overrides": self.overrides or None,
                  "sample_weight": self.sample_weight, "holdout.gap_hours": self.holdout.gap_hours}  # fmt: skip
         if self.is_pooled and (named := [name for name, value in given.items() if value is not None]):
             raise ValueError(f"pooling: it does not go with {', '.join(named)}; leave one of them out")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _tunes_alone(self) -> Self:
+        if self.tune is not None and self.candidates is not None:
+            raise ValueError("tune: it searches the parameters of one estimator; leave candidates out, or tune")
+        if self.tune is not None and self.tune.seconds >= self.limits.timeout_s:
+            rule = f"limits.timeout_s is {self.limits.timeout_s:g} for all that a key takes"
+            raise ValueError(f"tune.seconds: {self.tune.seconds:g} leaves no time for the fit; {rule}")
         return self
 
     @property
@@ -196,7 +208,7 @@ class Spec(Fields):
     @property
     def why_not_distributed(self) -> str | None:
         """Why no key of this spec is distributed over a cluster, whatever its estimator; None where one may be."""
-        given = {"sample_weight": self.sample_weight, "candidates": self.candidates}
+        given = {"sample_weight": self.sample_weight, "candidates": self.candidates, "tune": self.tune}
         named = [name for name, value in given.items() if value is not None]
         return f"no key is where the spec has {' and '.join(named)}" if named else None
 
@@ -213,9 +225,10 @@ class Spec(Fields):
         params = {**self.estimator.params, **override.params}
         estimator = override.estimator or self.estimator.model_copy(update={"params": params})
         # A rule that names an estimator has chosen.
-        candidates = None if override.estimator or override.params else self.candidates
+        has_chosen = bool(override.estimator or override.params)
+        choosing = dict.fromkeys(("candidates", "tune")) if has_chosen else {}
         features = override.features or self.features
-        return self.model_copy(update={"estimator": estimator, "features": features, "candidates": candidates})
+        return self.model_copy(update={"estimator": estimator, "features": features, **choosing})
 
     def override_mistakes(self) -> list[str]:
         """Return what is wrong with the features of overrides, one sentence each."""
@@ -331,9 +344,17 @@ class Spec(Fields):
         """Remove from the plain spec what is as it was before there were such fields."""
         # A run that started before there were these goes on.
         for name in (
-            "levels", "candidates", "overrides", "sample_weight", "window_days", "label_delay_hours", "gates",
-            "class_weight", "target_transform",
-        ):  # fmt: skip
+            "levels",
+            "candidates",
+            "tune",
+            "overrides",
+            "sample_weight",
+            "window_days",
+            "label_delay_hours",
+            "gates",
+            "class_weight",
+            "target_transform",
+        ):
             if not getattr(self, name):
                 del plain[name]
         if self.holdout.gap_hours is None:

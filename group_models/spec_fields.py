@@ -151,6 +151,71 @@ class Candidates(Fields):
     min_fold_rows: int = Field(default=20, ge=2)
 
 
+class Range(Fields):
+    """The values that a parameter may have, ends included: whole numbers where both ends are; `log` for its scale."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether only whole numbers are meant."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @pydantic.model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"log: low is {self.low}; a logarithm needs it above 0")
+        return self
+
+
+Choices = Annotated[tuple[str | int | float | bool | None, ...], Field(strict=False, min_length=1)]
+"""The values that a parameter may have, one by one."""
+
+
+class Tune(Fields):
+    """How the parameters of the spec's estimator are searched for each key, on folds of its training rows.
+
+    Attributes
+    ----------
+    space
+        Parameter to the values that it may have; those beside them are as the estimator's `params` say.
+    trials, seconds
+        Bounds of one key's search, beside one trial with the spec's own parameters; the best until then counts.
+    pruner
+        `median` gives a trial up that is worse after a fold than the median of earlier ones.
+    min_rows
+        Training rows from which a key is tuned.
+    max_failed_trials
+        Trials that may fail before the search of a key ends.
+    track_keys
+        Keys whose trials become MLflow runs under the run's own, beside those of the model of all rows.
+    """
+
+    space: Annotated[dict[str, Range | Choices], Field(min_length=1)]
+    trials: int = Field(default=20, ge=1)
+    seconds: float = Field(default=60.0, gt=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    pruner: Literal["none", "median"] = "median"
+    folds: int = Field(default=3, ge=2, le=20)
+    min_fold_rows: int = Field(default=20, ge=2)
+    min_rows: int = Field(default=200, ge=1)
+    max_failed_trials: int = Field(default=3, ge=0)
+    track_keys: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    def corners(self) -> list[dict[str, Any]]:
+        """Return parameters at the ends of the space: what an estimator says of these it says of what is between."""
+        ends = [list(s) if isinstance(s, tuple) else [s.low, s.high] for s in self.space.values()]
+        count = max(map(len, ends))
+        return [
+            {name: each[min(i, len(each) - 1)] for name, each in zip(self.space, ends, strict=True)}
+            for i in range(count)
+        ]
+
+
 class Override(Fields):
     """What is different for the keys for which a predicate on key columns is true."""
 

@@ -255,6 +255,23 @@ STORE = Table(
         Column("unit", "int", "unit that tried the key"),
         Column("attempt", "int", "attempt of the wave, from 0"),
         *_FITTED_AT,
+        Column("trials", "string", "of a key that was tuned, its trials as JSON, as they go to the trials table"),
+    ),
+)  # fmt: skip
+
+TRIALS = Table(
+    "group_model_trials",
+    "one row: parameters that were tried for a key, or for a part of a salted one, on folds of its training rows",
+    (
+        _MODEL_SET, _RUN_ID, _KEY_ID,
+        _required("part", "int", "-1 for a whole key; else the part of a salted one"),
+        _required("trial", "int", "number of the trial; 0 has the spec's parameters"),
+        _required("state", "string", "complete, pruned (given up after some folds) or failed"),
+        Column("params", "map<string,string>", "the parameters that were searched"),
+        Column("error", "double", "mean error over the folds, by the spec's metric; null unless complete"),
+        Column("fold_errors", "string", "errors on the folds that were measured, as JSON"),
+        Column("seconds", "double", "wall seconds of the trial"),
+        Column("error_message", "string", "why it failed"),
     ),
 )  # fmt: skip
 
@@ -334,4 +351,4 @@ RELEASE = Table(
     is_log=True,
 )  # fmt: skip
 
-TABLES: tuple[Table, ...] = (PLAN, STORE, MANIFEST, RUN, RELEASE)
+TABLES: tuple[Table, ...] = (PLAN, STORE, TRIALS, MANIFEST, RUN, RELEASE)

@@ -13,6 +13,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 
 from group_models.adapters.mlflow_around import ensure_experiment, patient
+from group_models.adapters.mlflow_trials import log_trials
 from group_models.errors import ServerError
 from group_models.reporting.tracking import RunRecord
 
@@ -47,6 +48,7 @@ def log_record(record: RunRecord, *, tracking_uri: str | None, experiment: str |
         dataset = DatasetInput(Dataset(**record.dataset), [InputTag("mlflow.data.context", "training")])
         client.log_inputs(run_id, datasets=[dataset])
         _log_files(client, run_id, record)
+        log_trials(client, experiment_id, run_id, record.trials)
         client.set_terminated(run_id, "FINISHED", end_time=at)
         return run_id
 

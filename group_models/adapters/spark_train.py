@@ -206,7 +206,7 @@ def _data_rows(rows: DataFrame, assigned: DataFrame, wave: Wave, roles: Roles, s
 
 def _folds(settings: FitSettings) -> list[Column]:
     """Return the fold of each row, where estimators are chosen on folds by hash."""
-    counts = {each.folds for each in (settings, *settings.overrides) if each.alternatives}
+    counts = {each.folds for each in (settings, *settings.overrides) if each.is_choosing}
     if settings.is_in_time or not counts:
         return []
     return [sc.part_of("fold", settings.seed, F.lit(max(counts))).alias("fold")]

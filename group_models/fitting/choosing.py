@@ -35,20 +35,26 @@ class Choice:
         What was tried and chosen, for people; None where there was nothing to choose.
     metrics
         Mean error of the chosen one over the folds and the standard error of the best one's, by name.
+    said_as
+        The key of `params` under which it is told.
+    trials
+        The trials of a search as JSON, None where there was none.
     """
 
     family: Family
     settings: FitSettings
     said: str | None = None
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    said_as: str = CANDIDATES
+    trials: str | None = None
 
     def told(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of the key with what was tried and chosen; metrics only beside those of a holdout."""
         if self.said is None:
             return outcome
-        found = {**outcome, "estimator": self.family.name}
+        found = {**outcome, "estimator": self.family.name, "trials": self.trials}
         if outcome.get("params") is not None:
-            found["params"] = {**outcome["params"], CANDIDATES: self.said}
+            found["params"] = {**outcome["params"], self.said_as: self.said}
         if outcome.get("metrics"):
             found["metrics"] = {**outcome["metrics"], **self.metrics}
         return found
@@ -69,8 +75,8 @@ def choose_family(key: KeyRows, train: Rows, families: Sequence[Family], setting
     """
     if len(families) == 1:
         return Choice(families[0], settings)
-    places = _places(key, train)
-    folds = _folds(key, places, settings)
+    places = places_of(key, train)
+    folds = find_folds(key, places, settings)
     if not folds:
         rule = f"{len(places)} rows are too few for {settings.folds} folds of {settings.min_fold_rows}"
         return Choice(families[0], settings, f"the first: {rule}")
@@ -87,11 +93,13 @@ def _metrics(chosen: Chosen, settings: FitSettings) -> dict[str, float]:
     return {name: chosen.means[chosen.place], f"{name}_best": chosen.means[chosen.best], "cv_se": chosen.standard_error}
 
 
-def _places(key: KeyRows, train: Rows) -> Places:
+def places_of(key: KeyRows, train: Rows) -> Places:
+    """Return the places of the rows to train on."""
     return np.arange(len(key.y), dtype=np.intp)[train]
 
 
-def _folds(key: KeyRows, places: Places, settings: FitSettings) -> list[Fold]:
+def find_folds(key: KeyRows, places: Places, settings: FitSettings) -> list[Fold]:
+    """Return the folds of these rows, none where they are too few."""
     if key.fold is not None:
         return hash_folds(key.fold[places], min_rows=settings.min_fold_rows)
     times = key.time_us[places]
@@ -105,7 +113,7 @@ def _errors(
     errors: list[float] = []
     for fit, validate in folds:
         try:
-            errors.append(_error(key, places[fit], places[validate], family, settings, seed))
+            errors.append(fold_error(key, places[fit], places[validate], family, settings, seed))
         except NOT_THE_FITS:
             raise
         except BaseException as error:  # noqa: BLE001 - user code: a candidate that fails is none
@@ -113,7 +121,8 @@ def _errors(
     return errors, None if all(map(math.isfinite, errors)) else "predictions that are not finite"
 
 
-def _error(key: KeyRows, fit: Places, validate: Places, family: Family, settings: FitSettings, seed: int) -> float:
+def fold_error(key: KeyRows, fit: Places, validate: Places, family: Family, settings: FitSettings, seed: int) -> float:
+    """Return the error on some rows of what was fitted to others."""
     weights = {} if key.weight is None else {"weight": key.weight[fit]}
     fitted = family.fit(key.x.iloc[fit], key.y[fit], seed=seed, **weights)
     prediction = fitted.predict(key.x.iloc[validate])

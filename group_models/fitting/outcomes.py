@@ -18,7 +18,7 @@ from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
 from group_models.labels import Labels
 from group_models.mlmodel import MlmodelTemplate
-from group_models.spec import Importance, Metric
+from group_models.spec import Importance, Metric, Tune
 from group_models.tables import STORE, WHOLE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
@@ -77,6 +77,8 @@ class FitSettings:
         compared with.
     metric
         What decides which of two models is better.
+    tuning
+        How the parameters of a key's estimator are searched; None where they are the spec's.
     pooling
         Of a run whose keys build on parents; None of others, and of parents.
     importance
@@ -107,15 +109,21 @@ class FitSettings:
     min_fold_rows: int = 0
     is_in_time: bool = True
     pooling: PoolSettings | None = None
+    tuning: Tune | None = None
     importance: Importance = "auto"
     intervals: tuple[float, ...] = ()
+
+    @property
+    def is_choosing(self) -> bool:
+        """Whether each key's estimator, or its parameters, are chosen on folds."""
+        return bool(self.alternatives) or self.tuning is not None
 
     def of(self, place: float | None) -> FitSettings:
         """Return the settings for the keys of an override; as they are for those of none."""
         if place is None or np.isnan(place):
             return self
         of_place = self.overrides[int(place)]
-        names = ("estimator", "template", "features", "alternatives")
+        names = ("estimator", "template", "features", "alternatives", "tuning")
         return dataclasses.replace(self, **{name: getattr(of_place, name) for name in names})
 
     @property

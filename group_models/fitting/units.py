@@ -16,7 +16,7 @@ from group_models.estimators.base import Family, Fitted, one_thread
 from group_models.estimators.batched import BatchedFamily
 from group_models.estimators.weights import taken
 from group_models.evaluation import Stage, infinite_columns, why_no_metrics
-from group_models.fitting.choosing import choose_family, families_of
+from group_models.fitting.choosing import families_of
 from group_models.fitting.deaths import Death, FitError, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
@@ -33,6 +33,7 @@ from group_models.fitting.outcomes import (
 )
 from group_models.fitting.reasons import Seen, TrainErrors, importance_columns, named
 from group_models.fitting.references import UnitPredictions, predict_held
+from group_models.fitting.tuning import find_choice
 from group_models.fitting.unit_rows import KeyRows, Rows, UnitRows, numeric_names
 from group_models.frames import ColumnKind
 from group_models.keys import key_seed
@@ -141,7 +142,7 @@ def _fit_together(
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the outcomes of the keys that the family fits at once, by place; where that breaks a limit, of none."""
     family = families[0]
-    if not isinstance(family, BatchedFamily) or settings.is_isolated or len(families) > 1:
+    if not isinstance(family, BatchedFamily) or settings.is_isolated or settings.is_choosing:
         return {}
     done = guard.run(lambda: fit_groups(unit, family, settings, predicted))
     return {} if isinstance(done, Death) else done
@@ -212,7 +213,7 @@ def _train_key(
     _check_rows(key, families[0], settings)
     train, holdout, reason = _split(key, settings)
     progress.stage = "fit"
-    choice = choose_family(key, train, families, settings, seed)
+    choice = find_choice(key, train, families, settings, seed)
     family, settings = choice.family, choice.settings
     fitted = family.fit(key.x.iloc[train], key.y[train], seed=seed, **_weights(taken(key.weight, train)))
     seen = Seen(key.x, key.y, key.weight, train, holdout)

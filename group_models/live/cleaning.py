@@ -17,7 +17,7 @@ from group_models.live.releases import Act, Release
 from group_models.live.retention import COLUMNS, History, Retention, plan_retention
 from group_models.live.sets import read_releases
 from group_models.ports import Tables, Where
-from group_models.tables import MANIFEST, PLAN, RUN, STORE, WHOLE, utc_now
+from group_models.tables import MANIFEST, PLAN, RUN, STORE, TRIALS, WHOLE, utc_now
 from group_models.texts import counts_text, facts_html
 
 IDLE = dt.timedelta(days=2)
@@ -164,6 +164,7 @@ def clean(tables: Tables, model_set: str, *, keep: int) -> Cleaning:
     done = planned[-1]
     nothing: dict[str, frozenset[str]] = dict.fromkeys(done.losses, frozenset())
     tables.keep_only(PLAN, nothing, model_set=model_set)
+    tables.keep_only(TRIALS, nothing, model_set=model_set)
     # Nothing reads a part once its ensemble is there and the run has finished, unless keys build on it.
     models = _keys_of_runs(tables, model_set, list(done.parts))
     models |= {run_id: done.retention.store[run_id] for run_id in done.losses}

@@ -23,6 +23,7 @@ from group_models.live.manifest import FITTING, count_statuses
 from group_models.live.metrics import spec_metric
 from group_models.live.sets import check_not_cleaned, read_runs
 from group_models.ports import Tables, Where
+from group_models.reporting.trial_records import TrialRecord, read_trials
 from group_models.reporting.verdict import verdict_of
 from group_models.run_rows import append_run_row
 from group_models.spec import Metric
@@ -57,6 +58,8 @@ class RunRecord:
         The source: `name`, `digest`, `source_type`, `source` (JSON), `schema` (JSON), `profile` (JSON).
     files
         Name to content of the artifacts.
+    trials
+        The trials of tuning that become nested runs.
     """
 
     model_set: str
@@ -68,6 +71,7 @@ class RunRecord:
     tags: Mapping[str, str]
     dataset: Mapping[str, str]
     files: Mapping[str, str]
+    trials: tuple[TrialRecord, ...] = ()
 
 
 def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
@@ -106,6 +110,7 @@ def read_record(tables: Tables, model_set: str, run_id: str) -> RunRecord:
             "plan_sample.csv": _csv(plan, _PLAN, worst="predicted_seconds"),
             "manifest_sample.csv": _csv(_worst_first(manifest, metric), _MANIFEST),
         },
+        trials=read_trials(tables, (model_set, run_id), spec, dict(started["key_kinds"])),
     )
 
 

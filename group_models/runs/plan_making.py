@@ -24,7 +24,7 @@ from group_models.planning.scopes import Scope
 from group_models.planning.skew import describe_skew
 from group_models.runs.preparing import Prepared
 from group_models.runs.sizing import measure, measure_bounds, measure_cutoff, thinned, with_overrides
-from group_models.runs.spec_estimators import costs_of, family_of_children
+from group_models.runs.spec_estimators import costs_of, family_of_children, tuning_costs
 from group_models.spec import ParentSpec, Spec
 from group_models.tables import moment, utc_now
 from group_models.texts import counts_text
@@ -116,6 +116,8 @@ class _Planner:
 
 def _costs(prepared: Prepared) -> Costs:
     families = [make_family(each, prepared.features) for each in (prepared.estimator, *prepared.others)]
+    if prepared.spec.tune is not None:
+        return tuning_costs(families[0], prepared.spec.tune)
     return costs_of(families, prepared.spec.candidates.folds if prepared.spec.candidates else 0)
 
 

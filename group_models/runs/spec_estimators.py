@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from group_models.estimators.base import EstimatorSettings, Family, Features, features_of
 from group_models.estimators.batched_children import child_family
@@ -13,7 +17,7 @@ from group_models.estimators.registry import check_settings
 from group_models.frames import ColumnKind
 from group_models.labels import NO_LABELS
 from group_models.planning.deciding import Costs
-from group_models.spec import Estimator, Spec
+from group_models.spec import Estimator, Spec, Tune
 
 
 def estimator_settings(spec: Spec) -> EstimatorSettings:
@@ -53,7 +57,24 @@ def estimator_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]
         mistakes += mistakes_of(settings, spec.overridden(place).features, f"overrides.{place}: ")
     for place, settings in enumerate(other_settings(spec)):
         mistakes += mistakes_of(settings, spec.features, f"candidates.estimators.{place}: ")
-    return mistakes
+    if spec.tune is not None and importlib.util.find_spec("optuna") is None:
+        mistakes.append("tune: it needs optuna; install group-models[tune]")
+    for params in spec.tune.corners() if spec.tune else ():
+        tuned = estimator_settings(spec)
+        tuned = dataclasses.replace(tuned, params={**tuned.params, **params})
+        mistakes += mistakes_of(tuned, spec.features, "tune.space: ")
+    return list(dict.fromkeys(mistakes))
+
+
+def tuning_costs(family: Family, tune: Tune) -> Costs:
+    """Return what a key costs whose parameters are searched: a fit, and before it the trials that its time allows."""
+
+    def seconds(rows: NDArray[Any], columns: int) -> NDArray[np.float64]:
+        tried = (tune.trials + 1) * tune.folds * family.predicted_seconds(rows / 2, columns)
+        searched = np.minimum(tried, tune.seconds) * (np.asarray(rows) >= tune.min_rows)
+        return np.asarray(searched + family.predicted_seconds(rows, columns), dtype=np.float64)
+
+    return Costs(seconds, family.predicted_model_bytes)
 
 
 def costs_of(families: Sequence[Family], folds: int) -> Costs:

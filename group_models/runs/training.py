@@ -21,6 +21,7 @@ from group_models.live.sets import check_not_cleaned, read_without_pins
 from group_models.planning.plans import Plan, summarise
 from group_models.ports import Commit, Tables
 from group_models.reporting.covering import coverage_facts, read_coverage
+from group_models.reporting.progress import Show
 from group_models.reporting.showing import failures, worst_of_run
 from group_models.reporting.timing import Timing, read_timing
 from group_models.reporting.verdict import read_verdict, verdict_facts
@@ -31,7 +32,7 @@ from group_models.runs.sizing import check_scope
 from group_models.runs.starting import start, started_row, stats_of
 from group_models.runs.wave_jobs import Say, failing_wave
 from group_models.runs.waves import train_waves
-from group_models.spec import ParentSpec, check_run_id, is_uri, parent_fingerprint
+from group_models.spec import ParentSpec, is_uri, parent_fingerprint
 from group_models.tables import MANIFEST, STORE, utc_now
 from group_models.texts import counts_text, facts_html
 from group_models.verdicts import Verdict
@@ -169,9 +170,10 @@ def new_run_id() -> str:
 
 def train_run(
     prepared: Prepared,
-    run_id: str | None,
+    run_id: str,
     *,
     say: Say,
+    show: Show,
     release: Callable[[Run], Run],
     retrain_all: bool = False,
     accept_changes: bool = False,
@@ -183,6 +185,8 @@ def train_run(
     run_id
         Of a new run, or of an earlier one of the same spec and scope: unfinished, it goes on; finished, it is
         only told again. A new run of the failed keys where none failed writes nothing and has no counts.
+    say, show
+        Where each line of progress goes, and how far the run is, whenever that changes.
     release
         Called between manifest and the row `finished`, so that a run that died before it is released by a retry.
     retrain_all
@@ -199,7 +203,6 @@ def train_run(
     SpecError
         No key is in the scope.
     """
-    run_id = check_run_id(run_id) if run_id else new_run_id()
     events = read_events(prepared.tables, prepared.spec.model_set, run_id)
     check_same(prepared, run_id, events, accept_changes=accept_changes)
     if events.finished:
@@ -221,7 +224,7 @@ def train_run(
     with clock.phase("plan"):
         prepared, plan = start(prepared, run_id, say, retrain_all=retrain_all, accept_changes=accept_changes)
     with clock.phase("train"):
-        train_waves(prepared, plan, run_id, say)
+        train_waves(prepared, plan, run_id, say, show)
     with clock.phase("manifest"), failing_wave(run_id, "writing its manifest"):
         manifest = _write_manifest(prepared, plan, run_id)
     counts = count_levels(manifest).get(prepared.levels.own, {})

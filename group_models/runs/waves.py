@@ -15,18 +15,21 @@ from group_models.fitting.outcomes import FitSettings
 from group_models.mlmodel import MlmodelTemplate
 from group_models.planning.plans import Plan
 from group_models.ports import SparkFrame
+from group_models.reporting.progress import Show, show_nothing
 from group_models.runs.combining import combine_parts
 from group_models.runs.distributed_waves import distribute_wave, distributed_keys
 from group_models.runs.one_wave import OneWave
 from group_models.runs.pooling import find_pool, pool_settings
 from group_models.runs.preparing import Prepared
 from group_models.runs.referencing import Comparing
+from group_models.runs.trial_rows import append_trials
+from group_models.runs.watching import Watch
 from group_models.runs.wave_jobs import Say
 from group_models.tables import micros
 from group_models.texts import number_text
 
 
-def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
+def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say, show: Show = show_nothing) -> None:
     """Commit every wave of a plan; of an unfinished run only what has no row yet is trained.
 
     Raises
@@ -38,11 +41,12 @@ def train_waves(prepared: Prepared, plan: Plan, run_id: str, say: Say) -> None:
     settings = fit_settings(prepared, run_id, plan.holdout_from)
     comparing = Comparing.of(prepared, plan, settings, say)
     say(f"run {run_id}: {plan!r}")
+    watch = Watch(prepared.tables, plan, (prepared.spec.model_set, run_id), say, show)
     for level, columns in plan.levels().items():
         is_own = len(columns) == len(prepared.roles.keys)
         rows = prepared.rows(level=None if is_own else columns)
         of_level = dataclasses.replace(settings, keeps_measured=not is_own)
-        _train_level(prepared, plan, level, rows, of_level, say, comparing)
+        _train_level(prepared, plan, level, rows, of_level, watch, comparing)
 
 
 def _train_level(
@@ -51,11 +55,11 @@ def _train_level(
     level: str,
     rows: SparkFrame,
     settings: FitSettings,
-    say: Say,
+    watch: Watch,
     comparing: Comparing | None,
 ) -> None:
     """Commit every wave of one level, and what its salted keys become."""
-    of_level, pool = plan.at(level), None
+    of_level, pool, say = plan.at(level), None, watch.say
     parts = of_level.parts()
     references = comparing.of_level(level) if comparing else NO_REFERENCES
     # Who pools has parents, and who has parents compares with them.
@@ -70,12 +74,11 @@ def _train_level(
             distribute_wave(prepared, distributed[wave], rows, settings, plan.slots, references)
         else:
             OneWave(prepared, plan, wave, rows, settings, say, references, pool).train(of_wave)
-        keys, units = (pc.count_distinct(of_wave[name]).as_py() for name in ("key_id", "unit"))
-        took = time.perf_counter() - start
-        done = f"{number_text(keys, 'key')} in {number_text(units, 'unit')}"
-        say(f"wave {wave + 1} of {plan.waves} done: {done}, {took:.1f} s")
+        append_trials(prepared, run_id=settings.run_id, wave=wave)
+        watch.wave_done(wave, of_wave, time.perf_counter() - start)
     if of_level.has_salted:
         combine_parts(prepared, of_level, rows, settings, say, references)
+        watch.combined(of_level)
 
 
 def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:
@@ -89,13 +92,14 @@ def _with_others(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
     """Return settings with those of the other candidates."""
     alone = [dataclasses.replace(prepared, estimator=each, others=()) for each in prepared.others]
     others = tuple(_settings_of(each, run_id, holdout_from) for each in alone)
-    asked = prepared.spec.candidates
+    asked = prepared.spec.candidates or prepared.spec.tune
     return dataclasses.replace(
         _settings_of(prepared, run_id, holdout_from),
         alternatives=others,
         folds=asked.folds if asked else 0,
         min_fold_rows=asked.min_fold_rows if asked else 0,
         is_in_time=prepared.spec.time_column is not None,
+        tuning=prepared.spec.tune,
     )
 
 

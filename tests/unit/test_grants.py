@@ -39,6 +39,7 @@ def test_a_data_scientist_trains_and_may_not_release():
         "GRANT SELECT ON SCHEMA `zrl`.`ml` TO `scientists`",
         "GRANT MODIFY ON TABLE `zrl`.`ml`.`group_model_plan` TO `scientists`",
         "GRANT MODIFY ON TABLE `zrl`.`ml`.`group_model_store` TO `scientists`",
+        "GRANT MODIFY ON TABLE `zrl`.`ml`.`group_model_trials` TO `scientists`",
         "GRANT MODIFY ON TABLE `zrl`.`ml`.`group_model_manifest` TO `scientists`",
         "GRANT MODIFY ON TABLE `zrl`.`ml`.`group_model_run` TO `scientists`",
         "GRANT MODIFY ON TABLE `zrl`.`ml`.`group_model_commit` TO `scientists`",

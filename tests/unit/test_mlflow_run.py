@@ -18,6 +18,7 @@ from group_models.adapters.mlflow_around import no_autologging
 from group_models.adapters.path_tables import PathTables
 from group_models.cli import main
 from group_models.errors import ServerError, ServerWarning, StateError
+from group_models.keys import texts_id
 from group_models.live.cleaning import clean
 from group_models.live.publishing import publish
 from group_models.live.sets import read_releases
@@ -26,7 +27,7 @@ from group_models.ports import Commit
 from group_models.reporting import tracking
 from group_models.runs import logging_runs
 from group_models.spec import Limits
-from group_models.tables import MANIFEST, PLAN, RUN
+from group_models.tables import MANIFEST, PLAN, RUN, TRIALS
 from tests import fitted
 from tests.fitted import SET
 from tests.servers import in_front, mlflow_server
@@ -280,3 +281,29 @@ def test_no_run_is_logged_where_the_spec_does_not_say_track(place):
     spec = load_spec({name: value for name, value in place.spec.items() if name != "track"})
     assert logging_runs.log_trained(place.tables, spec, "r1") is None
     assert place.runs() == []
+
+
+def test_trials_of_keys_asked_for_are_runs_under_the_run_and_logged_once(place):
+    tune = {"space": {"alpha": [1.0, 2.0]}, "track_keys": ["k=a"]}
+    told = json.dumps({"metric": "mae", "tune": tune, "levels": [[]], "estimator": {"name": "ridge"}})
+    fitted.add_run(place.tables, "r2", 1, SLOPES, spec=told)
+    shared = {"model_set": SET, "run_id": "r2", "part": -1, "seconds": 0.5, "fold_errors": "[]"}
+    complete = {"state": "complete", "error": 1.25, "params": [("alpha", "2.0")]}
+    failed = {"state": "failed", "error_message": "ValueError: no", "params": [("alpha", "1.0")]}
+    rows = [
+        {**shared, "key_id": texts_id(key, {"k": "string"}), "trial": number, **of_trial}
+        for key in ({"k": "a"}, {"k": "b"}, {})
+        for number, of_trial in enumerate((complete, failed))
+    ]
+    place.tables.append(TRIALS, TRIALS.rows(rows), Commit(SET, "r2", 0))
+    for _ in range(2):
+        logging_runs.log_run(load_spec(place.spec), "r2")
+    (parent,) = [run for run in place.runs() if run.data.tags.get("group_models_run") == "r2"]
+    under = [run for run in place.runs() if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    nested = {run.info.run_name: run for run in under}
+    assert sorted(nested) == ["global trial 0", "global trial 1", "k=a trial 0", "k=a trial 1"]
+    assert len(place.runs()) == 5
+    best, broken = nested["k=a trial 0"], nested["k=a trial 1"]
+    assert (best.data.params, best.data.metrics) == ({"alpha": "2.0"}, {"cv_mae": 1.25, "seconds": 0.5})
+    assert (best.info.status, broken.info.status) == ("FINISHED", "FAILED")
+    assert broken.data.tags["group_models_error"] == "ValueError: no"

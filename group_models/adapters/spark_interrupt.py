@@ -1,0 +1,124 @@
+"""Ctrl-C while a run is trained: its Spark jobs end, what it committed stays, and who asked hears how it goes on.
+
+PySpark's own handler (4.0 to 4.2, classic) cancels all jobs of the session, other people's too, over the very
+connection that the main thread is waiting on. Here a thread of its own asks for the jobs of this run alone; the call
+that waits for them then fails in step with the JVM, and the session can be used on.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from group_models.errors import StoppedError
+from group_models.ports import SparkSession
+
+GRACE_S = 15.0
+"""Seconds until a call that does not end by itself is broken off."""
+
+_AGAIN_S = 0.5
+"""Seconds between two askings: what was cancelled may be tried again, as one more job."""
+
+_JVM = "py4j."
+"""Modules in which a classic session waits for the JVM."""
+
+
+@contextlib.contextmanager
+def stoppable(spark: SparkSession, run_id: str) -> Iterator[None]:
+    """Let Ctrl-C stop the block and its Spark jobs, on classic and Connect sessions.
+
+    A second Ctrl-C does not wait for the jobs to end.
+
+    Raises
+    ------
+    StoppedError
+        Somebody asked to stop.
+    """
+    stopper = _Stopper(spark, f"group-models-{run_id}")
+    try:
+        with stopper.listening():
+            yield
+    except KeyboardInterrupt as e:
+        stopper.cancel_at_last()
+        raise StoppedError(run_id) from e
+    except Exception as e:
+        # Of what was cancelled there is no failure to tell.
+        if stopper.is_asked:
+            raise StoppedError(run_id) from e
+        raise
+
+
+class _Stopper:
+    """Hears Ctrl-C in the main thread and cancels what runs under one tag."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark = spark
+        self._tag = tag
+        self._is_over = threading.Event()
+        self._is_broken = False
+        self.is_asked = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Tag what the block starts, and take Ctrl-C until its end."""
+        self._spark.addTag(self._tag)
+        try:
+            with self._handling():
+                yield
+        finally:
+            self._is_over.set()
+            if not self._is_broken:
+                self._spark.removeTag(self._tag)
+
+    @contextlib.contextmanager
+    def _handling(self) -> Iterator[None]:
+        """Take SIGINT; in a thread other than the main one it never arrives."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: Any = signal.signal(signal.SIGINT, self._heard)
+        try:
+            yield
+        finally:
+            # None is a handler that was not made in Python.
+            signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+    def _heard(self, _: int, frame: FrameType | None) -> None:
+        is_again, self.is_asked = self.is_asked, True
+        is_in_jvm = _is_in_jvm(frame)
+        if is_again or not is_in_jvm:
+            self._is_broken = is_in_jvm
+            raise KeyboardInterrupt
+        threading.Thread(target=self._cancel_until_over, daemon=True).start()
+
+    def _cancel_until_over(self) -> None:
+        for _ in range(round(GRACE_S / _AGAIN_S)):
+            self._interrupt()
+            if self._is_over.wait(_AGAIN_S):
+                return
+        _thread.interrupt_main()
+
+    def cancel_at_last(self) -> None:
+        """Cancel what may still run, from a thread that no broken call of this one disturbs."""
+        thread = threading.Thread(target=self._interrupt, daemon=True)
+        thread.start()
+        thread.join(GRACE_S)
+
+    def _interrupt(self) -> None:
+        # Whatever a session answers that is just going down: the run ends all the same.
+        with contextlib.suppress(Exception):
+            self._spark.interruptTag(self._tag)
+
+
+def _is_in_jvm(frame: FrameType | None) -> bool:
+    """Return whether a classic session waits for an answer of the JVM: an exception there would leave it unread."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_JVM):
+            return True
+        frame = frame.f_back
+    return False
