@@ -101,6 +101,27 @@ def test_each_family_gives_the_probabilities_of_a_plain_loop(name: str, labels: 
     assert known == [LABELS.names[code] for code in sorted(set(codes))]
 
 
+@pytest.mark.parametrize("labels", [2, 3])
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_importance_of_features_and_the_log_loss_of_training_rows_are_told(name: str, labels: int) -> None:
+    params, plain = PLAIN[name]
+    x, y = a_world(labels=labels)
+    held = np.arange(len(y)) >= 96
+    (row,) = fit_keys(x, y, is_holdout=held, estimator=settings(name, params=params))
+    model = plain(key_seed(7, key_id(("one",)))).fit(x[~held], y[~held].astype(int))
+    expected = log_loss(y[~held], model.predict_proba(x[~held]))
+    assert row["train_metrics"] == pytest.approx({"train_log_loss": expected}, abs=1e-9)
+    if name == "hist_gradient_boosting":
+        assert row["importance"] is None
+        return
+    assert sum(row["importance"].values()) == pytest.approx(1.0)
+    assert row["importance"]["a"] > 0.6
+    if name == "logistic":
+        fitted = plain(key_seed(7, key_id(("one",)))).fit(x, y.astype(int))
+        sizes = np.abs(fitted[-1].coef_).mean(axis=0)
+        assert row["importance"]["a"] == pytest.approx(sizes[0] / sizes.sum(), abs=1e-9)
+
+
 def test_a_users_classifier_is_fitted_as_it_is() -> None:
     x, y = a_world()
     x = x.fillna(0.0)
