@@ -51,7 +51,8 @@ def predict_rows(model: StoredModel | None, x: pd.DataFrame, labels: Labels | No
 
 
 def _predicted(model: StoredModel, x: pd.DataFrame, labels: Labels | None) -> Floats:
-    found, own = np.asarray(model.predict(x), dtype=np.float64), model.labels
+    found = np.asarray(model.predict(x), dtype=np.float64)
+    own = None if labels is None else model.labels
     return found if labels is None or own is None else aligned(found, own, labels)
 
 
