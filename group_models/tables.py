@@ -120,6 +120,9 @@ class Table:
         return values
 
 
+NEW_MODEL = ("trained", "one_class")
+"""Statuses of keys whose new model serves."""
+
 WHOLE = -1
 """`part` of a store row that holds the model of a whole key, not one of its salted parts."""
 
@@ -317,6 +320,7 @@ RUN = Table(
         Column("source_stats", "map<string,double>", "what tells a half-loaded source: rows, newest, missing"),
         Column("feature_kinds", "map<string,string>", "feature columns in order, numeric or text"),
         Column("refusal", "string", "why a finished run was not released, where it should have been"),
+        Column("labels", "string", "labels of a classification in order, and their kind, as JSON"),
         Column("versions", "map<string,string>", "library versions"),
         Column("code_version", "string", "version of group-models"),
         Column("mlflow_run_id", "string", "MLflow run of this run"),

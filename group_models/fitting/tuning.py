@@ -8,7 +8,6 @@ long as no limit of time ends them.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import time
@@ -21,7 +20,8 @@ import numpy as np
 from group_models.estimators.base import Family, features_of
 from group_models.estimators.registry import make_family
 from group_models.evaluation import error_summary
-from group_models.fitting.choosing import Choice, choose_family, find_folds, fold_error, places_of
+from group_models.fitting.choosing import Choice, choose_family, cv_metrics, find_folds, fold_error, places_of
+from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.folds import Chosen, Fold, Places, choose
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.unit_rows import KeyRows, Rows
@@ -32,6 +32,9 @@ TUNED = "tuned"
 
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 """States of a trial: measured on all folds, given up after some, or raised an error."""
+
+_MAX_ERROR = 200
+"""Characters of what a failed trial raised."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +95,7 @@ def _tuned(key: KeyRows, places: Places, family: Family, settings: FitSettings, 
     chosen, place = _best(trials)
     best = trials[place]
     said = _said(trials, chosen, best, ended)
-    metric = f"cv_{settings.metric}"
-    metrics = {} if chosen is None else {
-        metric: chosen.means[chosen.place], f"{metric}_best": chosen.means[chosen.best], "cv_se": chosen.standard_error
-    }  # fmt: skip
+    metrics = {} if chosen is None else cv_metrics(chosen, settings)
     told = json.dumps([trial.as_row() for trial in trials])
     return Choice(_family(settings, best.params), settings, said, metrics, said_as=TUNED, trials=told)
 
@@ -157,22 +157,24 @@ class _Search:
         """Return one set of parameters as measured; what it raises is its state."""
         began = time.perf_counter()
         errors: list[float] = []
-        made = functools.partial(Trial, number, params=dict(params))
+        state, said = self._measured(params, asked, errors)
+        return Trial(number, state, dict(params), tuple(errors), time.perf_counter() - began, said)
+
+    def _measured(self, params: Mapping[str, Any], asked: Any, errors: list[float]) -> tuple[str, str | None]:
+        """Add the error on each fold to `errors`; return how that ended, and what was wrong."""
         try:
             family = _family(self._settings, params)
             for fit, validate in self._folds:
                 fitted, validated = self._places[fit], self._places[validate]
                 errors.append(fold_error(self._key, fitted, validated, family, self._settings, self._seed))
                 if asked is not None and self._is_given_up(asked, errors):
-                    return made(state=PRUNED, errors=tuple(errors), seconds=time.perf_counter() - began)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: a trial that fails is none
+                    return PRUNED, None
+        except NOT_THE_FITS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code: a trial that fails is none
             summary = error_summary(error, "fit")
-            said = f"{summary.error_type}: {summary.error_message}"[:200]
-            return made(state=FAILED, errors=tuple(errors), seconds=time.perf_counter() - began, error=said)
-        if not all(map(math.isfinite, errors)):
-            said = "predictions that are not finite"
-            return made(state=FAILED, errors=tuple(errors), seconds=time.perf_counter() - began, error=said)
-        return made(state=COMPLETE, errors=tuple(errors), seconds=time.perf_counter() - began)
+            return FAILED, f"{summary.error_type}: {summary.error_message}"[:_MAX_ERROR]
+        return (COMPLETE, None) if all(map(math.isfinite, errors)) else (FAILED, "predictions that are not finite")
 
     def _is_given_up(self, asked: Any, errors: Sequence[float]) -> bool:
         """Return whether a trial need not be measured on its other folds: by the pruner, or since the time is over."""

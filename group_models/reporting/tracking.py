@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from group_models.comparing import error_together
 from group_models.errors import StateError
+from group_models.evaluation import Floats
 from group_models.keys import level_name, show_key
 from group_models.live.manifest import FITTING, count_statuses
 from group_models.live.metrics import spec_metric
@@ -140,20 +141,34 @@ def fleet_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
     if not measured:
         return found
     weights = np.array([count for _, _, count in measured], dtype=np.float64)
-    mae, rmse, bias = (np.array([m.get(name, np.nan) for m, _, _ in measured]) for name in ("mae", "rmse", "bias"))
-    own = {"mae": mae, "rmse": rmse}[metric]
+    own = np.array([m.get(metric, np.nan) for m, _, _ in measured])
     baseline = np.array([b.get(metric, np.nan) for _, b, _ in measured])
     found |= {
         "holdout_rows": float(weights.sum()),
-        "mae": error_together("mae", mae, weights),
-        "rmse": error_together("rmse", rmse, weights),
-        "bias": float(np.average(bias, weights=weights)),
+        **_together([m for m, _, _ in measured], weights, metric),
         f"{metric}_baseline": error_together(metric, baseline, weights),
         "share_better": float((own < baseline).mean()),
         f"{metric}_key_p50": float(np.median(own)),
         f"{metric}_key_p90": float(np.quantile(own, 0.9)),
     }
     return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def _together(metrics: Sequence[Mapping[str, float]], weights: Floats, metric: Metric) -> dict[str, float]:
+    """Return the metrics over the rows of all holdouts, those that are means over rows."""
+
+    def of_keys(name: str) -> Floats:
+        return np.array([each.get(name, np.nan) for each in metrics])
+
+    if metric == "log_loss":
+        losses, right = of_keys("log_loss"), of_keys("accuracy")
+        together = error_together("log_loss", losses, weights)
+        return {"log_loss": together, "accuracy": float(np.average(right, weights=weights))}
+    return {
+        "mae": error_together("mae", of_keys("mae"), weights),
+        "rmse": error_together("rmse", of_keys("rmse"), weights),
+        "bias": float(np.average(of_keys("bias"), weights=weights)),
+    }
 
 
 def _verdict_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:

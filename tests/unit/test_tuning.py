@@ -17,7 +17,7 @@ from group_models.fitting.units import fit_unit
 from group_models.loading import load_spec
 from group_models.planning.deciding import Costs
 from group_models.ports import Commit
-from group_models.runs.spec_estimators import estimator_mistakes, tuning_costs
+from group_models.runs.spec_estimators import check_tracked, estimator_mistakes, tuning_costs
 from group_models.runs.trial_rows import append_trials
 from group_models.spec import Tune
 from group_models.tables import STORE, TRIALS, WHOLE
@@ -203,6 +203,13 @@ def test_parameters_that_the_estimator_does_not_take_are_refused_by_name():
     outside = load_spec(SPEC | {"tune": {"space": {"alpha": {"low": -1.0, "high": 1.0}}}})
     (said,) = estimator_mistakes(outside, KINDS)
     assert said.startswith("tune.space: ")
+
+
+def test_keys_whose_trials_are_tracked_must_be_keys_of_the_spec():
+    spec = load_spec(SPEC | {"levels": [[]], "tune": {"space": SPACE, "track_keys": ["global", "k=1", "lane=2"]}})
+    with pytest.raises(SpecError, match=r"tune\.track_keys: .*lane"):
+        check_tracked(spec, {"k": "string"})
+    check_tracked(load_spec(SPEC), {"k": "string"})
 
 
 def test_only_what_a_search_is_part_of_is_another_model():
