@@ -10,13 +10,14 @@ import os
 import shutil
 import socket
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from group_models.ports import SparkSession
@@ -29,6 +30,9 @@ _MARKS = {"spark": pytest.mark.spark, "connect_spark": pytest.mark.connect}
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+_COUNTED = "counted"
+"""Property of a fault test's report: what it did and what came of it."""
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("untimed", deadline=None)
@@ -51,6 +55,34 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     os.environ.pop(_CONNECT_MODE, None)
     if item.get_closest_marker("connect"):
         os.environ[_CONNECT_MODE] = "1"
+
+
+@pytest.fixture
+def counted(record_property: Callable[[str, object], None]) -> Iterator[Counter[str]]:
+    """Counts of what a fault test did and what came of it; all are printed when the last test has ended.
+
+    Properties of a report, unlike what is printed, come from the processes of xdist too, also of tests that pass.
+    """
+    counts: Counter[str] = Counter()
+    yield counts
+    record_property(_COUNTED, ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what each fault test counted, and why one was skipped."""
+    stats = terminalreporter.stats
+    came_to = {
+        report.nodeid: f"{name} {report.longrepr[2]}" if name == "skipped" else name
+        for name in ("passed", "skipped", "failed", "error")
+        for report in stats.get(name, ())
+    }
+    ended = [report for reports in stats.values() for report in reports if getattr(report, "when", "") == "teardown"]
+    told = {report.nodeid: dict(report.user_properties).get(_COUNTED) for report in ended}
+    if any(counts is not None for counts in told.values()):
+        terminalreporter.section("Fault tests")
+    for name, counts in sorted(told.items()):
+        if counts is not None:
+            terminalreporter.line(f"{came_to[name]}: {name}: {counts or 'nothing counted'}")
 
 
 @pytest.fixture(scope="session")

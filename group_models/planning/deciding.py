@@ -246,7 +246,7 @@ def _decide_oversize(
     nbytes = sizes.column("bytes").to_numpy()[is_oversize]
     said = [_too_large(n, b, spec) for n, b in zip(usable, nbytes, strict=True)]
     if spec.oversize == "fail":
-        raise DataError(_oversize_message(sizes.filter(pa.array(is_oversize)), said, spec.max_rows[1]))
+        raise DataError(_oversize_message(sizes.filter(pa.array(is_oversize)), said, spec))
     if spec.oversize == "skip":
         decided.decision[is_oversize] = "too_big"
         decided.reason[is_oversize] = [f"{text}; oversize: skip" for text in said]
@@ -333,13 +333,15 @@ def _too_large(rows: int, nbytes: int, spec: Spec) -> str:
     return f"{nbytes:,} bytes are over max_key_bytes {spec.max_key_bytes:,}"
 
 
-def _oversize_message(oversize: pa.Table, said: list[str], limit: str) -> str:
+def _oversize_message(oversize: pa.Table, said: list[str], spec: Spec) -> str:
     keys = oversize.column("key").to_pylist()
     named = "; ".join(f"{show_key(dict(key))} ({text})" for key, text in list(zip(keys, said, strict=True))[:10])
     more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
+    may_distribute = spec.estimator.name == "xgboost" and spec.why_not_distributed is None
+    ways = "`sample`, `distribute`" if may_distribute else "`sample`"
     return (
         f"{len(keys)} oversize key(s), and the spec says `oversize: fail`: {named}{more}. Nothing was trained. "
-        f"Say `oversize: salt`, `sample` or `skip`, or raise limits.{limit} / max_key_bytes."
+        f"Say `oversize: salt`, {ways} or `skip`, or raise limits.{spec.max_rows[1]} / max_key_bytes."
     )
 
 

@@ -140,7 +140,7 @@ class Plan:
 
     @property
     def waves(self) -> int:
-        """Number of waves."""
+        """Number of waves up to the last one that trains units."""
         last = pc.max(self.keys.column("wave")).as_py()
         return 0 if last is None else last + 1
 
@@ -259,7 +259,7 @@ def summarise(plan: Plan) -> Summary:
         usable_rows=usable,
         decisions=own.decisions(),
         units=units.num_rows,
-        waves=len(np.unique(wave)),
+        waves=count_waves(plan),
         slots=plan.slots,
         holdout=plan.holdout,
         largest_key=None if largest is None else show_key(dict(own.keys["key"][largest].as_py())),
@@ -295,6 +295,12 @@ def moved(keys: pa.Table, unit: int, wave: int) -> pa.Table:
         place, field = keys.column_names.index(name), keys.schema.field(name)
         keys = keys.set_column(place, field, pc.add(keys[name], pa.scalar(first, pa.int32())))
     return keys
+
+
+def count_waves(plan: Plan) -> int:
+    """Return how many waves a plan has, with those that put the parts of salted keys together."""
+    last_level = next(reversed(plan.levels()), None)
+    return plan.waves + (last_level is not None and plan.at(last_level).has_salted)
 
 
 def count_units(plan: Plan) -> int:

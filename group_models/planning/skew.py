@@ -92,7 +92,7 @@ class Skew:
     def _longest_wave(self) -> str:
         longest = max(self.waves, key=lambda wave: wave.seconds)
         return (
-            f"{longest.wave + 1} of {len(self.waves)}: {longest.units:,} units, {duration_text(longest.seconds)}, "
+            f"wave {longest.wave + 1}: {longest.units:,} units, {duration_text(longest.seconds)}, "
             f"ideally {duration_text(longest.ideal_seconds)}"
         )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.planning.packing import makespan
-from group_models.planning.plans import Plan
+from group_models.planning.plans import Plan, count_waves
 from group_models.texts import duration_text, number_text
 
 START_S = 5.0
@@ -39,7 +39,8 @@ class Progress:
     keys, rows
         Keys that the plan fits (parents too), and their usable rows.
     owed_s
-        Per wave of the plan the predicted wall seconds of what had no outcome when this process began.
+        Per wave of the plan the predicted wall seconds of what had no outcome when this process began; none for
+        one that puts the parts of salted keys together.
     seen
         Predicted and actual seconds of each wave that this process has trained.
     """
@@ -67,13 +68,13 @@ class Progress:
         return cls(
             keys=pc.count_distinct(parts["key_id"]).as_py(),
             rows=round(pc.sum(parts["usable_rows"]).as_py() or 0),
-            owed_s=tuple(_wave_seconds(left, wave, plan.slots) for wave in range(plan.waves)),
+            owed_s=tuple(_wave_seconds(left, wave, plan.slots) for wave in range(count_waves(plan))),
         )
 
     def after_wave(self, wave: int, took_s: float) -> Self:
         """Return the progress after a wave that took so long."""
         owed = self.owed_s[wave]
-        # A wave of which an earlier process had committed all tells nothing of the time.
+        # A wave without fits, or of which an earlier process had committed all, tells nothing of the time.
         seen = (*self.seen, (owed, took_s)) if owed > 0 else self.seen
         return dataclasses.replace(self, waves_done=self.waves_done + 1, seen=seen)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,11 +44,8 @@ def combine_parts(
     owed = {key_id: row for key_id, row in planned.items() if key_id not in whole}
     if not owed:
         return
-    start = time.perf_counter()
     parts = stored.filter(pc.not_equal(stored["part"], WHOLE))
     _Combining(prepared, plan, rows, settings, say, parts, owed, references).commit(list(owed))
-    count = sum(row["n_parts"] for row in owed.values())
-    say(f"{len(owed)} salted keys made of {count} parts, {time.perf_counter() - start:.1f} s")
 
 
 @dataclasses.dataclass(frozen=True)

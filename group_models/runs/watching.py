@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.live.manifest import FAILED, first_rows
-from group_models.planning.plans import Plan
+from group_models.planning.plans import Plan, count_waves
 from group_models.ports import Tables, Where
 from group_models.reporting.progress import Done, Progress, Show
 from group_models.runs.wave_jobs import Say
@@ -23,22 +23,25 @@ class Watch:
         self._tables = tables
         self._where: Where = {"model_set": [run[0]], "run_id": [run[1]]}
         self._keys = plan.keys.select(["key_id", "usable_rows"])
-        self._waves = plan.waves
+        self._waves = count_waves(plan)
         self._progress = Progress.of(plan, self._tables.read(STORE, columns=["key_id", "part"], where=self._where))
         show(self._progress)
 
     def wave_done(self, wave: int, parts: pa.Table, took_s: float) -> None:
         """Tell of a wave that is committed: one line, and how far the run is."""
-        self._progress = self._progress.after_wave(wave, took_s).plus(self._outcomes(wave, parts["key_id"]))
         keys, units = (pc.count_distinct(parts[name]).as_py() for name in ("key_id", "unit"))
-        done = f"{number_text(keys, 'key')} in {number_text(units, 'unit')}, {took_s:.1f} s"
-        self.say(f"wave {wave + 1} of {self._waves} done: {done}; so far {self._progress.text()}")
-        self._show(self._progress)
+        self._done(wave, parts["key_id"], f"{number_text(keys, 'key')} in {number_text(units, 'unit')}", took_s)
 
-    def combined(self, plan: Plan) -> None:
-        """Count the salted keys of a level, whose outcomes come after those of its waves."""
+    def combined(self, plan: Plan, took_s: float) -> None:
+        """Tell of the wave that put the parts of a level's salted keys together: their outcomes come with it."""
         salted = plan.keys.filter(pc.equal(plan.keys["decision"], "salted"))
-        self._progress = self._progress.plus(self._outcomes(plan.waves, salted["key_id"]))
+        parts = number_text(pc.sum(salted["n_parts"]).as_py(), "part")
+        self._done(plan.waves, salted["key_id"], f"{number_text(salted.num_rows, 'salted key')} of {parts}", took_s)
+
+    def _done(self, wave: int, key_ids: pa.ChunkedArray, what: str, took_s: float) -> None:
+        self._progress = self._progress.after_wave(wave, took_s).plus(self._outcomes(wave, key_ids))
+        so_far = self._progress.text()
+        self.say(f"wave {wave + 1} of {self._waves} done: {what}, {took_s:.1f} s; so far {so_far}")
         self._show(self._progress)
 
     def _outcomes(self, wave: int, key_ids: pa.ChunkedArray) -> Done:

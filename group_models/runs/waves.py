@@ -77,8 +77,9 @@ def _train_level(
         append_trials(prepared, run_id=settings.run_id, wave=wave)
         watch.wave_done(wave, of_wave, time.perf_counter() - start)
     if of_level.has_salted:
+        start = time.perf_counter()
         combine_parts(prepared, of_level, rows, settings, say, references)
-        watch.combined(of_level)
+        watch.combined(of_level, time.perf_counter() - start)
 
 
 def fit_settings(prepared: Prepared, run_id: str, holdout_from: dt.datetime | None) -> FitSettings:

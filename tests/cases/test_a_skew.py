@@ -139,6 +139,70 @@ def test_a1_a_skipped_key_is_too_big_and_the_others_are_trained(spark, tmp_path)
     assert world.run.release_id
 
 
+@pytest.mark.slow
+def test_a1_a_distributed_key_is_trained_on_all_its_rows_over_the_cluster(spark, tmp_path):
+    limits = {"min_rows": 1, "max_key_rows": 1000}
+    estimator = {"name": "xgboost", "params": {"n_estimators": 4, "max_depth": 2}}
+    world = trained(hot_and_cold(spark), tmp_path, oversize="distribute", limits=limits, estimator=estimator)
+    rows = by_key(api.show(world.spec))
+    hot = rows.pop("hot")
+    assert (hot["status"], hot["policy"], hot["n_parts"]) == ("trained", "distributed", 1)
+    assert (hot["rows"], hot["rows_used"], hot["params"]["num_workers"]) == (3000, 3000, "2")
+    assert hot["reason"] == "3,000 usable rows are over max_key_rows 1,000; trained over the whole cluster"
+    assert {key: (row["status"], row["policy"], row["rows_used"]) for key, row in rows.items()} == dict.fromkeys(
+        COLD, ("trained", "whole", 40)
+    )
+
+
+HUGE, WIDE = 2_000_000, [f"x{place}" for place in range(20)]
+
+
+@pytest.fixture(scope="module")
+def huge(spark, tmp_path_factory):
+    """A file of one key with two million rows of twenty doubles and fifty with a hundred; y is x0 + 2 * x1."""
+    path = str(tmp_path_factory.mktemp("huge") / "rows.parquet")
+    small = F.concat(F.lit("small"), F.col("id") % 50)
+    carrier = F.when(F.col("id") < HUGE, F.lit("hot")).otherwise(small).alias("carrier")
+    # Hashes as numbers from 0 to 1, whatever the partitioning; the driver holds none of it.
+    x = [(F.pmod(F.xxhash64("id", F.lit(place)), F.lit(10**6)) / 1e6).alias(name) for place, name in enumerate(WIDE)]
+    frame = spark.range(HUGE + 5000).select(carrier, *x).withColumn("y", F.col("x0") + 2 * F.col("x1"))
+    frame.write.parquet(path)
+    return {"path": path}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("oversize", ["salt", "sample"])
+def test_a1_a_key_of_two_million_rows_is_trained_within_the_budget_beside_small_ones(
+    spark, huge, tmp_path, oversize, counted
+):
+    budget = 32 * 2**20
+    limits = {"min_rows": 1, "max_key_rows": 100_000, "max_unit_bytes": budget}
+    spec = spec_of(huge, tmp_path, features=WIDE, estimator="ridge", limits=limits, oversize=oversize)
+    run = api.train(spec, spark=spark)
+    assert run.counts == {"trained": 51}
+    rows = by_key(api.show(spec))
+    hot = rows.pop("hot")
+    assert (hot["status"], hot["rows"], hot["usable_rows"]) == ("trained", HUGE, HUGE)
+    assert hot["bytes"] > HUGE * len(WIDE) * 8
+    assert {(row["status"], row["policy"], row["rows_used"]) for row in rows.values()} == {("trained", "whole", 100)}
+    if oversize == "salt":
+        assert (hot["policy"], hot["rows_used"]) == ("salted", HUGE)
+        assert hot["n_parts"] >= HUGE / 100_000
+    else:
+        assert (hot["policy"], hot["n_parts"]) == ("sampled", 1)
+        assert 90_000 < hot["rows_used"] <= 100_000
+
+    fits = tables_of(spec).read(STORE, columns=["key_id", "part", "unit", "rows_used"]).to_pandas()
+    fits = fits[(fits["key_id"] != hot["key_id"]) | (fits["part"] >= 0) | (hot["n_parts"] == 1)]
+    of_row = {row["key_id"]: row["bytes"] / row["usable_rows"] for row in (hot, *rows.values())}
+    fits["bytes"] = fits["rows_used"] * fits["key_id"].map(of_row)
+    of_unit = fits.groupby("unit")["bytes"].sum()
+    counted.update({"units": len(of_unit), "bytes of the largest": int(of_unit.max()), "bytes allowed": budget})
+    assert of_unit.max() <= budget
+    question = pd.DataFrame({"carrier": ["hot", "small7"], **{name: [0.5, 0.5] for name in WIDE}})
+    assert api.score(question, spec)["prediction"].tolist() == pytest.approx([1.5, 1.5], abs=0.05)
+
+
 def test_a1_the_plan_tells_what_each_policy_would_do_and_the_run_how_its_time_was_spent(spark, tmp_path):
     limits = {"min_rows": 1, "max_key_rows": 1000}
     spec = spec_of(hot_and_cold(spark), tmp_path, oversize="skip", limits=limits)

@@ -324,7 +324,7 @@ def held_by_workers(folder, score):
 @pytest.mark.parametrize("engine", ["narrow", "wide"])
 @pytest.mark.parametrize(("keys", "bound"), [(12, 11), pytest.param(400, 100, marks=pytest.mark.slow)])
 def test_g6_a_worker_holds_few_models_at_once_however_many_and_large_they_are(
-    spark, tmp_path, monkeypatch, keys, bound, engine
+    spark, tmp_path, monkeypatch, keys, bound, engine, counted
 ):
     """Models of 5 MB, two rows each: without the bound a batch of 10,000 rows would hold all of a unit's."""
     number = F.col("id") % keys
@@ -348,8 +348,8 @@ def test_g6_a_worker_holds_few_models_at_once_however_many_and_large_they_are(
     assert values(out, by="id") == {i: float(i % keys) for i in range(2 * keys)}
     assert len(held) >= 5 * keys / bound
     most, resident = held.max(axis=0)
-    said = f"{engine}: {len(held)} batches, most models in one {most:.0f} MB, worker {resident:.0f} MB"
-    print(f"{keys} models of 5 MB, {said}")  # noqa: T201
+    counted.update({"models of 5 MB": keys, "batches": len(held)})
+    counted.update({"MB of models at most in one": round(most), "MB of the worker at most": round(resident)})
     assert held[:, 0].sum() == pytest.approx(5 * keys, rel=0.01)
     assert most < bound + 1
     assert resident < 500 + 4 * bound

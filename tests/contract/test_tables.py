@@ -659,21 +659,23 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     subprocess.run(["umount", "--lazy", str(place)], check=False, capture_output=True)
 
 
-def test_a_full_disk_is_said_and_nothing_of_the_append_is_left(mounted):
+def test_a_full_disk_is_said_and_nothing_of_the_append_is_left(counted, mounted):
     paths = PathTables(mounted("size=1m"), "c.s")
     paths.append(RUN, runs("r1"), commit())
     big = models(*(uuid.uuid4().hex for _ in range(50_000)), size=1)
     with pytest.raises(StateError, match=r"the disk is full.*Nothing of this append is visible"):
         paths.append(STORE, big, commit())
+    counted.update({"rows refused": big.num_rows, "leftovers": len(attempts(paths))})
     assert attempts(paths) == []
     assert paths.read(STORE).num_rows == 0
     assert paths.append(STORE, models("k"), commit()) is True
 
 
-def test_a_disk_that_is_read_only_is_said(mounted):
+def test_a_disk_that_is_read_only_is_said(counted, mounted):
     paths = PathTables(mounted("ro"), "c.s")
     with pytest.raises(StateError, match=r"Read-only file system.*choose another warehouse"):
         paths.append(RUN, runs("r1"), commit())
+    counted["appends refused"] += 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,6 +1,6 @@
 """A driver to be killed: trains what a spec says, under a run id, on a Spark of its own or as a client of Connect.
 
-python tests/spark/killed_run.py SPEC.json RUN_ID [sc://HOST:PORT]
+python tests/spark/killed_run.py SPEC.json RUN_ID [--failed-only] [sc://HOST:PORT]
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pyspark.sql import SparkSession
 import group_models
 
 
-def main(spec: str, run_id: str, remote: str | None = None) -> None:
+def main(spec: str, run_id: str, *more: str) -> None:
     """Train and release."""
-    spark = SparkSession.builder.remote(remote).getOrCreate() if remote else _own()
-    run = group_models.train(json.loads(Path(spec).read_text(encoding="utf-8")), run_id=run_id, spark=spark)
+    remote = [each for each in more if each.startswith("sc://")]
+    spark = SparkSession.builder.remote(*remote).getOrCreate() if remote else _own()
+    asked = json.loads(Path(spec).read_text(encoding="utf-8"))
+    run = group_models.train(asked, run_id=run_id, failed_only="--failed-only" in more, spark=spark)
     sys.stdout.write(json.dumps({"counts": dict(run.counts), "release_id": run.release_id}))
     spark.stop()
 

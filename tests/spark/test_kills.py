@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from group_models import api
 from group_models.errors import StateError
 from group_models.loading import load_spec
 from group_models.tables import MANIFEST, PLAN, RELEASE, RUN, STORE, TABLES
+from tests.cases.worlds import by_key
 
 CHILD = Path(__file__).with_name("killed_run.py")
 CARRIERS = "ABCDE"
@@ -114,12 +116,12 @@ class Reader(threading.Thread):
 
 
 @contextlib.contextmanager
-def driver(spec: dict[str, Any], folder: Path, *remote: str, run_id: str = RUN_ID) -> Iterator[subprocess.Popen[str]]:
+def driver(spec: dict[str, Any], folder: Path, *more: str, run_id: str = RUN_ID) -> Iterator[subprocess.Popen[str]]:
     """Start a driver in a process group of its own; whatever is left of it is killed at the end."""
     file = folder / "spec.json"
     file.write_text(json.dumps(spec), encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, str(CHILD), str(file), run_id, *remote],
+        [sys.executable, str(CHILD), str(file), run_id, *more],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
         env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
@@ -138,13 +140,15 @@ def wait_for(moment: Moment, warehouse: Path, process: subprocess.Popen[str]) ->
         time.sleep(0.002)
 
 
-def killed(spec: dict[str, Any], folder: Path, moment: Moment, *remote: str, with_jvm: bool) -> bool:
+def killed(
+    spec: dict[str, Any], folder: Path, moment: Moment, *more: str, with_jvm: bool, run_id: str = RUN_ID
+) -> bool:
     """Start a run and kill its driver at a moment; return whether it was still at work.
 
     Without its JVM the driver's Python alone is killed: what Spark was doing goes on until it notices, and a Connect
-    server (`remote`) brings the job of its dead client to its end.
+    server (named in `more`) brings the job of its dead client to its end.
     """
-    with driver(spec, folder, *remote) as process:
+    with driver(spec, folder, *more, run_id=run_id) as process:
         wait_for(moment, Path(spec["warehouse"]), process)
         (os.killpg if with_jvm else os.kill)(process.pid, signal.SIGKILL)
         was_at_work = process.wait() == -signal.SIGKILL
@@ -178,7 +182,7 @@ def undisturbed(spark, tmp_path_factory) -> dict[str, Any]:
         assert group_models.train(spec, run_id=RUN_ID, spark=spark).counts == {"trained": len(CARRIERS)}
     left = outcome(spec)
     assert left["rows"] == {"group_model_plan": 5, "group_model_store": 5, "group_model_manifest": 5,
-                            "group_model_run": 3, "group_model_release": 1}  # fmt: skip
+                            "group_model_run": 3, "group_model_release": 1, "group_model_trials": 0}  # fmt: skip
     assert len(commits(Path(spec["warehouse"]), STORE.name)) == len(CARRIERS)
     return left
 
@@ -193,29 +197,33 @@ def check_goes_on(spark: Any, spec: dict[str, Any], reader: Reader, undisturbed:
     assert {row["status"] for row in api.show(spec)} == {"trained"}
 
 
-def test_a_driver_killed_after_its_plan_goes_on_with_the_same_run_id(spark, tmp_path, undisturbed):
+def test_a_driver_killed_after_its_plan_goes_on_with_the_same_run_id(spark, tmp_path, undisturbed, counted):
     spec = spec_of(tmp_path)
     with Reader(spec) as reader:
-        assert killed(spec, tmp_path, MOMENTS["planned"], with_jvm=True)
+        counted["killed at work"] += killed(spec, tmp_path, MOMENTS["planned"], with_jvm=True)
         stored = len(commits(Path(spec["warehouse"]), STORE.name))
         assert stored < len(CARRIERS)
         check_goes_on(spark, spec, reader, undisturbed)
+    counted.update({"waves left": len(CARRIERS) - stored, "reads": reader.reads})
+    assert counted["killed at work"] == 1
     assert reader.reads > 10
 
 
 def test_a_client_killed_in_a_wave_goes_on_beside_the_server_that_still_writes_for_the_dead(
-    connect_spark, connect_port, tmp_path, undisturbed
+    connect_spark, connect_port, tmp_path, undisturbed, counted
 ):
     spec = spec_of(tmp_path)
     warehouse = Path(spec["warehouse"])
     with Reader(spec) as reader:
         remote = f"sc://127.0.0.1:{connect_port}"
-        assert killed(spec, tmp_path, MOMENTS["in a later wave"], remote, with_jvm=False)
+        counted["killed at work"] += killed(spec, tmp_path, MOMENTS["in a later wave"], remote, with_jvm=False)
+        assert counted["killed at work"] == 1
         assert len(commits(warehouse, STORE.name)) < len(CARRIERS)
         left = set(attempts(warehouse, STORE.name))
         check_goes_on(connect_spark, spec, reader, undisturbed)
     # What the server finished for the dead client stays hidden; nothing of it was read above.
     assert left <= set(attempts(warehouse, STORE.name))
+    counted.update({"leftovers": len(left), "reads": reader.reads})
 
 
 @pytest.mark.slow
@@ -226,27 +234,23 @@ def test_a_client_killed_in_a_wave_goes_on_beside_the_server_that_still_writes_f
     ids=["driver and JVM", "driver alone"],
 )
 def test_a_driver_killed_at_each_moment_goes_on_and_ends_as_if_undisturbed(
-    with_jvm, moments, spark, tmp_path, undisturbed
+    with_jvm, moments, spark, tmp_path, undisturbed, counted
 ):
-    counts: Counter[str] = Counter()
     for place, name in enumerate(moments):
         folder = tmp_path / str(place)
         folder.mkdir()
         spec = spec_of(folder)
         with Reader(spec) as reader:
-            counts["killed at work"] += killed(spec, folder, MOMENTS[name], with_jvm=with_jvm)
-            counts["leftovers"] += len(attempts(Path(spec["warehouse"]), "*"))
+            counted["killed at work"] += killed(spec, folder, MOMENTS[name], with_jvm=with_jvm)
+            counted["leftovers"] += len(attempts(Path(spec["warehouse"]), "*"))
             check_goes_on(spark, spec, reader, undisturbed)
-        counts["reads"] += reader.reads
-        print(f"killed {name}: same as undisturbed")  # noqa: T201
-    print(dict(counts))  # noqa: T201
-    assert counts["killed at work"] >= len(moments) - 1
+        counted.update({"same as undisturbed": 1, "reads": reader.reads})
+    assert counted["killed at work"] >= len(moments) - 1
 
 
 @pytest.mark.slow
-def test_a_driver_killed_again_and_again_at_random_ends_as_if_undisturbed(spark, tmp_path, undisturbed):
+def test_a_driver_killed_again_and_again_at_random_ends_as_if_undisturbed(spark, tmp_path, undisturbed, counted):
     chance = np.random.default_rng(20240501)
-    counts: Counter[str] = Counter()
     for place in range(3):
         folder = tmp_path / str(place)
         folder.mkdir()
@@ -254,12 +258,71 @@ def test_a_driver_killed_again_and_again_at_random_ends_as_if_undisturbed(spark,
         with Reader(spec) as reader:
             for _ in range(2):
                 after = chance.uniform(0.0, 6.0)
-                counts["killed at work"] += killed(spec, folder, later(after), with_jvm=chance.random() < 0.5)
-                counts["kills"] += 1
+                counted["killed at work"] += killed(spec, folder, later(after), with_jvm=chance.random() < 0.5)
+                counted["kills"] += 1
             check_goes_on(spark, spec, reader, undisturbed)
-        counts["reads"] += reader.reads
-    print(dict(counts))  # noqa: T201
-    assert counts["kills"] == 6
+        counted.update({"same as undisturbed": 1, "reads": reader.reads})
+    assert counted["kills"] == 6
+
+
+def write_night(folder: Path, nights: dict[str, int], broken: Collection[str] = ()) -> None:
+    """Write the rows of keys of so many nights; an infinite feature keeps ridge from being fitted."""
+    rows = [
+        (key, math.inf if key in broken and not i else float(i), float(i * night))
+        for key, night in nights.items()
+        for i in range(10)
+    ]
+    columns = dict(zip(("carrier", "x", "y"), zip(*rows, strict=True), strict=True))
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+
+
+def trained_after_a_kill(
+    spark: Any, spec: dict[str, Any], run_id: str, *, waves: int, counted: Counter[str], failed_only: bool = False
+) -> Any:
+    """Kill the driver of a run when it has committed so many waves, and return what the run came to that went on."""
+    warehouse = Path(spec["warehouse"])
+
+    def stored(of: Path = warehouse) -> int:
+        return len(list(of.glob(f"zrl/ml/{STORE.name}/*/{run_id}/[0-9]*")))
+
+    asked = ["--failed-only"] if failed_only else []
+    is_half_way = killed(spec, warehouse.parent, lambda of: stored(of) >= waves, *asked, with_jvm=True, run_id=run_id)
+    before = stored()
+    run = group_models.train(spec, run_id=run_id, failed_only=failed_only, spark=spark)
+    counted.update({"killed at work": is_half_way, "waves before": before, "waves after": stored() - before})
+    assert is_half_way
+    assert waves <= before < stored()
+    return run
+
+
+@pytest.mark.slow
+def test_h4_failed_keys_alone_are_tried_again_by_runs_that_were_killed_half_way_and_resumed(spark, tmp_path, counted):
+    keys = [f"k{place}" for place in range(10)]
+    write_night(tmp_path, dict.fromkeys(keys, 4))
+    spec = {**spec_of(tmp_path), "holdout": {"by": "none"}, "limits": {"min_rows": 5, "max_failed_keys": 2}}
+    group_models.train({**spec, "compute": {"slots": 2}}, run_id="good", spark=spark)
+
+    write_night(tmp_path, dict.fromkeys(keys, 2), broken={"k3", "k7"})
+    run = trained_after_a_kill(spark, spec, "first", waves=5, counted=counted)
+    assert run.counts == {"trained": 8, "failed": 2}
+    first = by_key(api.show(spec))
+
+    write_night(tmp_path, {**dict.fromkeys(keys, 2), "k3": 3}, broken={"k7"})
+    run = trained_after_a_kill(spark, spec, "second", waves=1, counted=counted, failed_only=True)
+    assert run.counts == {"trained": 1, "failed": 1}
+    second = by_key(api.show(spec, run_id="second"))
+    assert {key: (row["status"], row["serves"], row["model_run_id"]) for key, row in second.items()} == {
+        "k3": ("trained", "new", "second"),
+        "k7": ("failed", "previous", "good"),
+    }
+    now = by_key(api.show(spec))
+    served = {key: row["model_run_id"] for key, row in now.items()}
+    assert served == {**dict.fromkeys(keys, "first"), "k3": "second", "k7": "good"}
+    untouched = set(keys) - {"k3", "k7"}
+    assert {key: now[key]["sha256"] for key in untouched} == {key: first[key]["sha256"] for key in untouched}
+    counted["keys untouched"] += len(untouched)
+    stored = api.open_tables(load_spec(spec)).read(STORE, columns=["run_id", "key_id"])
+    assert stored.num_rows == stored.group_by(["run_id", "key_id"]).aggregate([]).num_rows == 10 + 10 + 2
 
 
 @pytest.fixture
@@ -299,7 +362,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def test_a_disk_that_fails_between_waves_is_said_and_the_run_goes_on_when_it_is_mended(
-    fault, spark, tmp_path, disk, undisturbed
+    fault, spark, tmp_path, counted, disk, undisturbed
 ):
     spec = {**spec_of(tmp_path), "warehouse": str(disk / "warehouse")}
     break_it, mend_it, why = FAULTS[fault]
@@ -314,9 +377,11 @@ def test_a_disk_that_fails_between_waves_is_said_and_the_run_goes_on_when_it_is_
         assert str(raised.value).startswith(f"run {RUN_ID}: wave 3 with units 2 to 2 (keys carrier=")
         assert why in str(raised.value)
         assert f"`group-models train SPEC --run-id {RUN_ID}` goes on" in str(raised.value)
-        assert len(commits(disk / "warehouse", STORE.name)) == 2
+        counted["waves before the fault"] += len(commits(disk / "warehouse", STORE.name))
+        assert counted["waves before the fault"] == 2
         mend_it(disk)
         check_goes_on(spark, spec, reader, undisturbed)
+    counted.update({"waves in all": len(commits(disk / "warehouse", STORE.name)), "reads": reader.reads})
 
 
 def later(seconds: float) -> Moment:

@@ -105,7 +105,7 @@ def test_i5_executors_get_the_code_of_a_module_that_the_driver_alone_can_import(
 
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_on_a_cluster_poison_keys_are_rows_and_a_killed_executor_costs_no_key(tmp_path: Path, environment):
+def test_on_a_cluster_poison_keys_are_rows_and_a_killed_executor_costs_no_key(tmp_path: Path, environment, counted):
     done = subprocess.run(
         [sys.executable, str(POISONED), str(tmp_path)],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
@@ -115,6 +115,7 @@ def test_on_a_cluster_poison_keys_are_rows_and_a_killed_executor_costs_no_key(tm
     good = {f"good{place}": "trained" for place in range(6)}
 
     poisoned = told["poisoned"]
+    counted.update(poisoned["counts"])
     assert {key: status for key, (status, *_) in poisoned["statuses"].items()} == {
         **good, "killed": "crashed", "aborted": "crashed", "endless": "timed_out", "huge": "out_of_memory",
         "deaf": "timed_out",
@@ -125,4 +126,6 @@ def test_on_a_cluster_poison_keys_are_rows_and_a_killed_executor_costs_no_key(tm
     assert {attempt for _, _, attempt in poisoned["statuses"].values()} == {0}
 
     assert {key: status for key, (status, *_) in told["executor"]["statuses"].items()} == {**good, "victim": "trained"}
-    assert (tmp_path / "executor-killed").exists()
+    counted["executors killed"] += (tmp_path / "executor-killed").exists()
+    counted["keys trained in spite of it"] += told["executor"]["counts"]["trained"]
+    assert counted["executors killed"] == 1

@@ -84,8 +84,9 @@ def soak(house: House, count: int, seed: int) -> Counter[str]:
     return seen
 
 
-def test_five_nights_leave_exactly_what_a_plain_model_says(spark: SparkSession, tmp_path: Path):
+def test_five_nights_leave_exactly_what_a_plain_model_says(spark: SparkSession, tmp_path: Path, counted: Counter[str]):
     seen = soak(House(spark, tmp_path), 5, seed=260)
+    counted.update({"nights": 5, **seen})
     assert set(+seen) == OUTCOMES
 
 
@@ -132,10 +133,10 @@ class KilledHouse(House):
 
 @pytest.mark.slow
 def test_thirty_nights_of_which_some_are_killed_leave_exactly_what_a_plain_model_says(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, counted: Counter[str]
 ):
     house = KilledHouse(spark, tmp_path, seed=5)
     seen = soak(house, 30, seed=4)
-    print(f"{dict(house.kills)}; {dict(seen)}")  # noqa: T201 - counts
+    counted.update({"nights": 30, **house.kills, **seen})
     assert set(+seen) == OUTCOMES
     assert sum(count for moment, count in house.kills.items() if moment.startswith("killed")) >= 5

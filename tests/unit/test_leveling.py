@@ -125,7 +125,16 @@ def test_a_salted_parent_leaves_a_wave_free_for_putting_its_parts_together():
     assert (rows[key("UA")]["decision"], rows[key("UA")]["unit"], rows[key("UA")]["wave"]) == ("whole", 3, 2)
     assert plan.at("global").waves == 1
     assert plan.parts().filter(pa.compute.equal(plan.parts()["wave"], 1)).num_rows == 0
-    assert summarise(plan).waves == 4
+    assert summarise(plan).waves == 5
+    assert " in 5 wave(s) on " in repr(plan)
+
+
+def test_salted_keys_of_the_last_level_have_a_wave_that_puts_their_parts_together():
+    plan = planned(WORLD, spec(limits={"min_rows": 10, "max_key_rows": 35, "max_parent_rows": 200}))
+    assert by_key(plan.keys)[key("AA", "E", "1")]["decision"] == "salted"
+    assert (plan.waves, summarise(plan).waves) == (4, 5)
+    served = planned(WORLD.slice(2, 1), spec(limits={"min_rows": 100}))
+    assert summarise(served).waves == 0
 
 
 def test_a_plan_counts_keys_and_parents_apart():

@@ -166,6 +166,20 @@ def test_an_oversize_key_can_stop_the_run_and_is_named():
         plan_keys(measured, spec({"max_key_rows": 200}, oversize="fail"), COSTS, slots=1)
 
 
+@pytest.mark.parametrize(
+    ("changes", "ways"),
+    [
+        ({"estimator": "ridge"}, "`oversize: salt`, `sample` or `skip`"),
+        ({"estimator": "xgboost"}, "`oversize: salt`, `sample`, `distribute` or `skip`"),
+        ({"estimator": "xgboost", "sample_weight": "w"}, "`oversize: salt`, `sample` or `skip`"),
+    ],
+)
+def test_who_is_stopped_by_an_oversize_key_is_told_the_policies_that_would_train_it(changes: dict[str, Any], ways: str):
+    measured = sizes(("big", 400, 400, 80_000))
+    with pytest.raises(DataError, match=rf"Say {ways}, or raise limits.max_key_rows / max_key_bytes"):
+        plan_keys(measured, spec({"max_key_rows": 200}, oversize="fail", **changes), COSTS, slots=1)
+
+
 def test_a_small_key_is_too_small_even_where_it_has_too_many_bytes():
     plan = plan_keys(sizes(("fat", 9, 9, 10**9)), spec(oversize="fail"), COSTS, slots=1)
     assert by_name(plan)["fat"]["decision"] == "too_small"

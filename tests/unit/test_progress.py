@@ -30,17 +30,20 @@ from group_models.tables import PLAN, STORE, WHOLE
 
 RUN = {"model_set": "a.b.c", "run_id": "r1"}
 PLANNED = [("a", 0, 0, 1, 100.0), ("b", 1, 0, 1, 60.0), ("c", 2, 1, 2, 80.0), ("d", 4, 2, 1, 50.0)]
-"""Key, first unit, wave, parts and predicted seconds; on two slots the waves take 100, 40 and 50 seconds."""
+"""Key, first unit, wave, parts and predicted seconds; on two slots the waves take 100, 40 and 50 seconds.
+
+One more puts the parts of c together.
+"""
 
 
-def plan() -> Plan:
+def plan(planned: list[tuple[str, int, int, int, float]] = PLANNED, parents: str = "") -> Plan:
     rows = [
-        {**RUN, "key_id": name, "key": [("k", name)], "level": "k", "rows": 12, "usable_rows": 10, "bytes": 1,
-         "decision": "salted" if parts > 1 else "whole", "unit": unit, "wave": wave, "n_parts": parts,
-         "predicted_seconds": seconds, "predicted_model_bytes": 1.0}
-        for name, unit, wave, parts, seconds in PLANNED
+        {**RUN, "key_id": name, "key": [("k", name)], "level": "global" if name in parents else "k", "rows": 12,
+         "usable_rows": 10, "bytes": 1, "decision": "salted" if parts > 1 else "whole", "unit": unit, "wave": wave,
+         "n_parts": parts, "predicted_seconds": seconds, "predicted_model_bytes": 1.0}
+        for name, unit, wave, parts, seconds in planned
     ]  # fmt: skip
-    return Plan.of_rows(PLAN.rows(rows), slots=2)
+    return Plan.of_rows(PLAN.rows(rows), slots=2, own_level="k" if parents else None)
 
 
 def stored(wave: int, *rows: tuple[str, int, str], number: int | None = None) -> pa.Table:
@@ -59,7 +62,7 @@ def after(*took: float) -> Progress:
 
 def test_a_run_begins_with_what_its_plan_expects_of_each_wave():
     progress = Progress.of(plan())
-    assert (progress.keys, progress.rows, progress.owed_s) == (4, 40, (100.0, 40.0, 50.0))
+    assert (progress.keys, progress.rows, progress.owed_s) == (4, 40, (100.0, 40.0, 50.0, 0.0))
     assert progress.left_s() == 3 * 5 + 190
     assert progress.text() == "0 of 4 keys, 0 of 40 rows; about 3.4 min left"
 
@@ -67,7 +70,7 @@ def test_a_run_begins_with_what_its_plan_expects_of_each_wave():
 def test_a_run_that_goes_on_owes_only_what_has_no_outcome():
     done = stored(0, ("a", WHOLE, "trained"), ("c", 1, "trained"))
     progress = Progress.of(plan(), done.select(["key_id", "part"]))
-    assert (progress.keys, progress.owed_s) == (4, (60.0, 40.0, 50.0))
+    assert (progress.keys, progress.owed_s) == (4, (60.0, 40.0, 50.0, 0.0))
     everything = stored(0, ("a", WHOLE, "trained"), ("b", WHOLE, "failed"))
     gone_by = Progress.of(plan(), everything.select(["key_id", "part"])).after_wave(0, 0.2)
     assert gone_by.seen == (), "a wave that was there tells nothing of the time"
@@ -91,7 +94,7 @@ def test_what_a_wave_has_taken_so_far_is_no_longer_left():
     assert after().left_s(1e6) == 205 - 105, "a wave that is late takes nothing from the others"
     shares = [after().share(0), after().share(50), after(105.0).share(), after(105.0, 45.0).share(20)]
     assert shares == sorted(shares)
-    assert (shares[0], after(1.0, 1.0, 1.0).share()) == (0, 1)
+    assert (shares[0], after(1.0, 1.0, 1.0, 1.0).share()) == (0, 1)
 
 
 def test_a_plan_without_a_wave_is_done():
@@ -121,12 +124,32 @@ def test_keys_that_failed_are_counted_by_their_first_row_and_salted_ones_when_th
         (2, 1, 20, 2),
     ]
     commit(3, ("c", WHOLE, "failed"), number=3000)
-    watch.combined(plan())
-    assert (shown[-1].keys_done, shown[-1].failed) == (3, 2)
+    commit(2, ("d", WHOLE, "trained"), number=2000)
+    done(2)
+    watch.combined(plan(), 2.0)
+    assert (shown[-1].keys_done, shown[-1].failed, shown[-1].waves_done) == (4, 2, 4)
     assert said[0].startswith(
-        "wave 1 of 3 done: 2 keys in 2 units, 1.0 s; so far 2 of 4 keys (1 failed), 20 of 40 rows; about "
+        "wave 1 of 4 done: 2 keys in 2 units, 1.0 s; so far 2 of 4 keys (1 failed), 20 of 40 rows; about "
     )
-    assert said[1].startswith("wave 2 of 3 done: 1 key in 2 units, 1.0 s; so far 2 of 4 keys (1 failed), ")
+    assert said[1].startswith("wave 2 of 4 done: 1 key in 2 units, 1.0 s; so far 2 of 4 keys (1 failed), ")
+    assert said[3] == (
+        "wave 4 of 4 done: 1 salted key of 2 parts, 2.0 s; so far 4 of 4 keys (2 failed), 40 of 40 rows; "
+        "no wave is left"
+    )
+
+
+def test_a_wave_that_puts_a_parent_together_is_counted_in_its_place():
+    world = plan([("p", 0, 0, 2, 80.0), ("a", 2, 2, 1, 50.0)], parents="p")
+    said: list[str] = []
+    watch = Watch(MemoryTables(), world, ("a.b.c", "r1"), said.append, lambda _: None)
+    assert Progress.of(world).owed_s == (40.0, 0.0, 50.0)
+    assert "3 units in 3 wave(s)" in repr(world)
+    parts = world.parts()
+    watch.wave_done(0, parts.slice(0, 2), 1.0)
+    watch.combined(world.at("global"), 1.0)
+    watch.wave_done(2, parts.slice(2), 1.0)
+    assert [line.split(" done")[0] for line in said] == [f"wave {place} of 3" for place in (1, 2, 3)]
+    assert said[-1].endswith("no wave is left")
 
 
 def test_a_terminal_has_one_bar_and_lines_above_it():
@@ -137,7 +160,7 @@ def test_a_terminal_has_one_bar_and_lines_above_it():
         say("[wave 1] of data is no markup")
     text = out.getvalue()
     assert "[wave 1] of data is no markup\n" in text.replace("\r", "")
-    assert "wave 2 of 3 2 of 4 keys (1 failed), 20 of 40 rows; about " in text
+    assert "wave 2 of 4 2 of 4 keys (1 failed), 20 of 40 rows; about " in text
 
 
 def test_outside_a_notebook_nothing_is_displayed(capsys: pytest.CaptureFixture[str]):
