@@ -195,7 +195,7 @@ _FIT = (
         "map<string,double>",
         "the same metrics of the training median, and as parent_mae, champion_mae, ... those of what else is compared",
     ),
-    Column("train_metrics", "map<string,double>", "train_mae, train_rmse: of the rows that the measured model saw"),
+    Column("train_metrics", "map<string,double>", "train_mae, train_rmse, ...: of rows that the measured model saw"),
     Column("fit_flag", "string", "over, under or ok: errors on training rows beside the holdout, and the median's"),
     Column("importance", "map<string,double>", "share of each feature in what the model says; sums to 1"),
     Column("interval", "map<string,double>", "half width of the interval around a prediction, by level"),

@@ -2,18 +2,18 @@
 
 PySpark's own handler (4.0 to 4.2, classic) cancels all jobs of the session, other people's too, over the very
 connection that the main thread is waiting on. Here a thread of its own asks for the jobs of this run alone; the call
-that waits for them then fails in step with the JVM, and the session can be used on.
+that waits for them then fails in step with the JVM, and the session can be used on. On a classic session jobs have the
+tags of the context: those of the session (`addTag`, 4.0 to 4.2) are another thread's to use, and not to interrupt.
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from group_models.errors import StoppedError
 from group_models.ports import SparkSession
@@ -23,6 +23,9 @@ GRACE_S = 15.0
 
 _AGAIN_S = 0.5
 """Seconds between two askings: what was cancelled may be tried again, as one more job."""
+
+_CLASSIC = "pyspark.sql.session"
+"""Module of classic sessions; those of Connect are no kind of them."""
 
 _JVM = "py4j."
 """Modules in which a classic session waits for the JVM."""
@@ -53,11 +56,27 @@ def stoppable(spark: SparkSession, run_id: str) -> Iterator[None]:
         raise
 
 
+class _Jobs(NamedTuple):
+    """What tags the jobs that this thread starts, ends that, and cancels those of a tag from any thread."""
+
+    add: Callable[[str], Any]
+    remove: Callable[[str], Any]
+    interrupt: Callable[[str], Any]
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> Self:
+        """Return those of a session."""
+        if type(spark).__module__.startswith(_CLASSIC):
+            context = spark.sparkContext
+            return cls(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+        return cls(spark.addTag, spark.removeTag, spark.interruptTag)
+
+
 class _Stopper:
     """Hears Ctrl-C in the main thread and cancels what runs under one tag."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._spark = spark
+        self._jobs = _Jobs.of(spark)
         self._tag = tag
         self._is_over = threading.Event()
         self._is_broken = False
@@ -66,14 +85,14 @@ class _Stopper:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Tag what the block starts, and take Ctrl-C until its end."""
-        self._spark.addTag(self._tag)
+        self._jobs.add(self._tag)
         try:
             with self._handling():
                 yield
         finally:
             self._is_over.set()
             if not self._is_broken:
-                self._spark.removeTag(self._tag)
+                self._jobs.remove(self._tag)
 
     @contextlib.contextmanager
     def _handling(self) -> Iterator[None]:
@@ -101,7 +120,8 @@ class _Stopper:
             self._interrupt()
             if self._is_over.wait(_AGAIN_S):
                 return
-        _thread.interrupt_main()
+        # Sent and not only noted: the main thread waits in a system call.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def cancel_at_last(self) -> None:
         """Cancel what may still run, from a thread that no broken call of this one disturbs."""
@@ -112,7 +132,7 @@ class _Stopper:
     def _interrupt(self) -> None:
         # Whatever a session answers that is just going down: the run ends all the same.
         with contextlib.suppress(Exception):
-            self._spark.interruptTag(self._tag)
+            self._jobs.interrupt(self._tag)
 
 
 def _is_in_jvm(frame: FrameType | None) -> bool:

@@ -23,6 +23,7 @@ from group_models.estimators.children import PARENT, ChildPredictor, PooledPredi
 from group_models.estimators.classes import labels_of
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, linear_form
+from group_models.estimators.transformed import TransformedPredictor
 
 Floats = npt.NDArray[np.float64]
 
@@ -86,6 +87,11 @@ def _refusal(predictor: Predictor) -> str:
         return (
             "contributions that sum to the prediction are those of numbers, and this model gives probabilities of "
             "labels; `show --key` has the importance of its features"
+        )
+    if isinstance(predictor, TransformedPredictor):
+        return (
+            f"this model predicts the inverse of {predictor.transform}, by which the spec transforms the target: no "
+            "contributions of features sum to that; `show --key` has the importance of its features"
         )
     native = predictor.native
     kind = type(native[-1] if hasattr(native, "steps") else native).__name__
