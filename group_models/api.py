@@ -66,6 +66,7 @@ def plan(
         Before any Spark job where it can be known before.
     """
     from group_models.planning.source_checks import leaks
+    from group_models.runs.labelling import find_labels, with_labels
     from group_models.runs.plan_making import make_plan
     from group_models.runs.preparing import prepare
     from group_models.runs.scoping import no_failed_text
@@ -77,6 +78,7 @@ def plan(
     checked = load_checked(spec)
     tables = open_tables(checked, warehouse)
     prepared = prepare(checked, tables, spark or session(), ask)
+    prepared = with_labels(prepared, find_labels(prepared))
     planned = make_plan(prepared, newest_release(tables, checked.model_set), retrain_all=retrain_all)
     mistakes = [*leaks(planned.source_stats, checked.target), *half_loaded(prepared, planned)]
     refused = tuple(f"`train` refuses the source: {said}" for said in mistakes)
@@ -204,7 +206,7 @@ def score(  # noqa: PLR0913 - the options of one verb
     slots: int | None = None,
     warehouse: str | None = None,
 ) -> Any:
-    """Return a frame with `prediction`, `score_status` and where each prediction came from.
+    """Return a frame with `prediction`, `score_status` and where each prediction came from; of classes `probabilities`.
 
     A pandas frame is scored here and now, in its order and index, without Spark. A Spark frame is scored lazily by
     streaming the models with the data; its row order is not kept.

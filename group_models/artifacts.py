@@ -31,9 +31,12 @@ from group_models.estimators.base import Fitted, Floats, PickledPredictor, Predi
 from group_models.estimators.boosters import BoosterPredictor
 from group_models.estimators.bounded import BoundedPredictor, pack_bounded
 from group_models.estimators.children import ChildPredictor, PooledPredictor
+from group_models.estimators.classes import ClassPredictor, labels_of
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
 from group_models.estimators.linear import LinearForm
+from group_models.estimators.transformed import TransformedPredictor
 from group_models.evaluation import printable
+from group_models.labels import Labels, class_columns
 from group_models.mlmodel import environment_files
 from group_models.payloads import SUFFIX, pack, unpack
 
@@ -41,10 +44,13 @@ FORMAT = 2
 """Format of what is written; see the module's text before changing it.
 
 1: `model.pkl`, `model.ubj` and `ensemble.zip` as they are. 2: also `linear.bin`, `child.bin` and `pooled.zip`, and any
-of them compressed; exported and never stored, `bounded.bin`.
+of them compressed; exported and never stored, `bounded.bin`. 3: also `classes.bin` and `transformed.bin`; only models
+of classes and of a transformed target have this number, so that readers of 2 go on with all others.
 """
 
-_FORMATS = (1, 2)
+NEWEST = 3
+
+_FORMATS = (1, 2, NEWEST)
 
 MLMODEL_FILE = "MLmodel"
 
@@ -86,6 +92,11 @@ class StoredModel:
         """The name of the file it was read from."""
         return self.predictor.data_file
 
+    @property
+    def labels(self) -> Labels | None:
+        """The labels whose probabilities it predicts; None of a model of numbers."""
+        return labels_of(self.predictor)
+
     def dump(self) -> bytes:
         """Return the model as bytes."""
         return self.predictor.dump()
@@ -118,10 +129,11 @@ class StoredModel:
             if not bad.any():
                 continue
             try:
-                prediction = self.predictor.predict(_filled(x, bad))
+                prediction = np.array(self.predictor.predict(_filled(x, bad)))
             except (TypeError, ValueError):
                 continue
-            return np.where(bad.any(axis=1), np.nan, prediction)
+            prediction[bad.any(axis=1)] = np.nan
+            return prediction
         return None
 
 
@@ -192,7 +204,7 @@ def load_model(
         message = f"{what} is altered: its SHA-256 is {found}, the manifest has {sha256}; it was not loaded"
         raise ModelError(f"{message}. Train the key again, or roll back to another run.")
     if format not in _FORMATS:
-        raise ModelError(f"{what} has format {format} and this version reads up to {FORMAT}; use a newer group-models")
+        raise ModelError(f"{what} has format {format} and this version reads up to {NEWEST}; use a newer group-models")
     if data_file.removesuffix(SUFFIX) not in DATA_FILES:
         raise ModelError(f"{what} has the data file {data_file!r}; this version reads {', '.join(DATA_FILES)}")
     try:
@@ -202,7 +214,10 @@ def load_model(
         raise ModelError(f"{what} cannot be read ({reason}); is what it was trained with installed here?") from error
 
 
-_ARCHIVES = {kind.data_file: kind for kind in (EnsemblePredictor, ChildPredictor, PooledPredictor, BoundedPredictor)}
+_HOLDERS = (
+    EnsemblePredictor, ChildPredictor, PooledPredictor, BoundedPredictor, ClassPredictor, TransformedPredictor,
+)  # fmt: skip
+_ARCHIVES = {kind.data_file: kind for kind in _HOLDERS}
 """Data files that hold others."""
 
 DATA_FILES = (*(p.data_file for p in (LinearForm, PickledPredictor, BoosterPredictor)), *_ARCHIVES)
@@ -300,11 +315,17 @@ def write_model(directory: pathlib.Path, mlmodel: str, data: bytes, data_file: s
         raise StateError(f"cannot write {directory}: {error.strerror}; name a folder that you may write") from error
 
 
-def _load_pyfunc(path: str) -> StoredModel | BoundedModel:
-    """Return the model in a data file: what MLflow calls for models whose loader is this module."""
-    file = pathlib.Path(path)
-    model = load_model(file.read_bytes(), format=FORMAT, data_file=file.name, what=f"the model in {file.parent}")
-    return BoundedModel(model, model.predictor) if isinstance(model.predictor, BoundedPredictor) else model
+@dataclasses.dataclass(frozen=True)
+class ClassModel:
+    """A model of classes as MLflow loads it: it answers with the columns that scoring gives."""
+
+    stored: StoredModel
+    labels: Labels
+
+    def predict(self, x: pd.DataFrame) -> pd.DataFrame:
+        """Return `prediction`, the most probable label, and `probabilities` by label, in the rows' order and index."""
+        columns = class_columns(self.stored.predict(x), self.labels)
+        return pd.DataFrame(columns).set_axis(x.index)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,3 +338,12 @@ class BoundedModel:
     def predict(self, x: pd.DataFrame) -> pd.DataFrame:
         """Return `prediction` and its bounds, one row per row."""
         return self.bounded.with_bounds(self.model.predict(x)).set_index(x.index)
+
+
+def _load_pyfunc(path: str) -> StoredModel | BoundedModel | ClassModel:
+    """Return the model in a data file: what MLflow calls for models whose loader is this module."""
+    file = pathlib.Path(path)
+    model = load_model(file.read_bytes(), format=NEWEST, data_file=file.name, what=f"the model in {file.parent}")
+    if isinstance(model.predictor, BoundedPredictor):
+        return BoundedModel(model, model.predictor)
+    return model if model.labels is None else ClassModel(model, model.labels)

@@ -14,6 +14,7 @@ from group_models.errors import DataError, SpecError
 from group_models.estimators.base import EstimatorSettings, Features, features_of
 from group_models.estimators.registry import check_settings
 from group_models.frames import WRITE_MICROSECONDS, check_columns, column_kind
+from group_models.labels import NO_LABELS
 from group_models.loading import is_missing, load_spec, names_in, raw_spec
 from group_models.spec import Estimator, Spec, is_uri
 
@@ -84,6 +85,7 @@ def source_mistakes(raw: Mapping[str, Any], folder: Path) -> list[str]:
         target=target if isinstance(target, str) else None,
         time_column=time_column if isinstance(time_column, str) else None,
         sample_weight=weight if isinstance(weight, str) else None,
+        task="classification" if raw.get("task") == "classification" else "regression",
     )
     kinds = {name: kind for name in features if name in columns and (kind := column_kind(columns[name]))}
     return mistakes + _estimator_mistakes(raw, features_of(kinds))
@@ -96,7 +98,9 @@ def _estimator_mistakes(raw: Mapping[str, Any], features: Features) -> list[str]
         estimator = given if isinstance(given, Estimator) else Estimator.model_validate(given)
     except pydantic.ValidationError:
         return []
-    return check_settings(EstimatorSettings(**dict(estimator)), features, is_weighted=bool(raw.get("sample_weight")))
+    labels = NO_LABELS if raw.get("task") == "classification" else None
+    is_weighted = bool(raw.get("sample_weight") or raw.get("class_weight"))
+    return check_settings(EstimatorSettings(**dict(estimator), labels=labels), features, is_weighted=is_weighted)
 
 
 def _file_source(source: Any, folder: Path) -> tuple[Path, Any] | None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from group_models.class_metrics import log_losses
 from group_models.evaluation import Floats, grouped_metrics
 from group_models.spec import Metric
 
@@ -16,8 +17,18 @@ Ints: TypeAlias = NDArray[np.int64]
 DIFFERENCE, ERROR_OF_IT, ROWS = "difference", "difference_se", "rows"
 
 
+def simplest(metric: Metric) -> str:
+    """Return the name of what needs no features, beside which models are measured: `median`, or of classes `prior`."""
+    return "prior" if metric == "log_loss" else "median"
+
+
 def losses(y: Floats, prediction: Floats, metric: Metric) -> Floats:
-    """Return what each row adds to the metric: the size of its error, or for `rmse` its square."""
+    """Return what each row adds to the metric: the size of its error, or for `rmse` its square.
+
+    Of a classification (`log_loss`) the predictions are the probabilities that the rows' own labels got.
+    """
+    if metric == "log_loss":
+        return log_losses(prediction)
     error = prediction - y
     return np.abs(error) if metric == "mae" else error * error
 
@@ -25,13 +36,13 @@ def losses(y: Floats, prediction: Floats, metric: Metric) -> Floats:
 def mean_loss(metric_value: float | Floats, metric: Metric) -> Floats:
     """Return the mean loss of rows from their metric; what can be averaged over keys, weighted by rows."""
     value = np.asarray(metric_value, dtype=np.float64)
-    return value if metric == "mae" else value * value
+    return value * value if metric == "rmse" else value
 
 
 def as_metric(loss: float | Floats, metric: Metric) -> Floats:
     """Return the metric of rows from their mean loss; inverse of `mean_loss`."""
     value = np.asarray(loss, dtype=np.float64)
-    return value if metric == "mae" else np.sqrt(value)
+    return np.sqrt(value) if metric == "rmse" else value
 
 
 def error_together(metric: Metric, of_keys: Floats, rows: Floats) -> float:
@@ -76,17 +87,28 @@ def grouped_comparison(
     is_there = ~np.isnan(other)
     rows = np.add.reduceat(is_there, starts, dtype=np.int64) if keys else np.zeros(0, dtype=np.int64)
     flags = rows > 0
-    values = {name: np.full(keys, np.nan) for name in ("mae", "rmse", "r2", "bias", DIFFERENCE, ERROR_OF_IT)}
+    names = ("log_loss",) if metric == "log_loss" else ("mae", "rmse", "r2", "bias")
+    values = {name: np.full(keys, np.nan) for name in (*names, DIFFERENCE, ERROR_OF_IT)}
     if flags.any():
         counts = rows[flags]
         begins = np.cumsum(counts) - counts
         y, prediction, other = y[is_there], prediction[is_there], other[is_there]
         weight = None if weight is None else weight[is_there]
         differences = _differences(y, prediction, other, begins, counts, metric, weight)
-        found = {**grouped_metrics(y, other, begins, weight), **differences}
+        found = {**_metrics(y, other, begins, metric, weight), **differences}
         for name, of_keys in found.items():
             values[name][flags] = of_keys
     return {**values, ROWS: rows.astype(np.float64)}
+
+
+def _metrics(
+    y: Floats, prediction: Floats, starts: Ints, metric: Metric, weight: Floats | None
+) -> Mapping[str, Floats]:
+    if metric != "log_loss":
+        return grouped_metrics(y, prediction, starts, weight)
+    each = np.ones(len(y)) if weight is None else weight
+    loss = np.add.reduceat(losses(y, prediction, metric) * each, starts) / np.add.reduceat(each, starts)
+    return {"log_loss": loss}
 
 
 def _differences(

@@ -15,6 +15,7 @@ import pandas as pd
 
 from group_models.errors import DataError
 from group_models.keys import KeyKind, KeyValue
+from group_models.labels import KINDS, NO_LABELS, LabelKind, Labels
 
 ColumnKind: TypeAlias = Literal["numeric", "text"]
 
@@ -52,6 +53,8 @@ class Roles:
         The time column and its Spark type, or None.
     weight
         The column of sample weights, or None.
+    labels
+        Of a classification the labels of the target, empty before they are known; None of a regression.
     """
 
     keys: Mapping[str, KeyKind]
@@ -59,6 +62,7 @@ class Roles:
     target: str
     time: tuple[str, str] | None
     weight: str | None = None
+    labels: Labels | None = None
 
 
 def base_type(spark_type: str) -> str:
@@ -89,6 +93,7 @@ def check_columns(
     target: str | None = None,
     time_column: str | None = None,
     sample_weight: str | None = None,
+    task: str = "regression",
 ) -> list[str]:
     """Return what is wrong with the columns that a spec names, one sentence each.
 
@@ -99,7 +104,7 @@ def check_columns(
     """
     mistakes = [m for name in keys if (m := _check(columns, name, "keys", _key_mistake))]
     mistakes += [m for name in features if (m := _check(columns, name, "features", _feature_mistake))]
-    if target is not None and (mistake := _check(columns, target, "target", _target_mistake)):
+    if target is not None and (mistake := _check(columns, target, "target", _TARGETS[task])):
         mistakes.append(mistake)
     if time_column is not None and (mistake := _check(columns, time_column, "time_column", _time_mistake)):
         mistakes.append(mistake)
@@ -144,6 +149,15 @@ def _target_mistake(kind: str) -> str | None:
     return "the target of a regression is a number; cast it in the source"
 
 
+def _label_mistake(kind: str) -> str | None:
+    if kind in KINDS:
+        return None
+    return "the target of a classification is text, boolean or an integer type; cast or bin it in the source"
+
+
+_TARGETS = {"regression": _target_mistake, "classification": _label_mistake}
+
+
 def _weight_mistake(kind: str) -> str | None:
     return None if kind in _NUMBERS or kind == "decimal" else "a sample weight is a number; cast it in the source"
 
@@ -160,6 +174,7 @@ def roles(
     target: str,
     time_column: str | None,
     sample_weight: str | None = None,
+    task: str = "regression",
 ) -> Roles:
     """Return the checked columns of a spec with their types."""
     return Roles(
@@ -168,7 +183,19 @@ def roles(
         target=target,
         time=None if time_column is None else (time_column, base_type(columns[time_column])),
         weight=sample_weight,
+        labels=dataclasses.replace(NO_LABELS, kind=label_kind(columns[target])) if task == "classification" else None,
     )
+
+
+def label_kind(spark_type: str) -> LabelKind:
+    """Return what the labels of a target of this type are.
+
+    Raises
+    ------
+    KeyError
+        The type cannot be a label's.
+    """
+    return KINDS[base_type(spark_type)]
 
 
 def key_kind(spark_type: str) -> KeyKind:

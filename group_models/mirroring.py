@@ -24,7 +24,7 @@ from group_models.live.sets import Alias, Live, read_live, read_releases
 from group_models.ports import ModelRegistry, Tables, Where
 from group_models.serving.bundles import MODEL_COLUMNS, write_bundle
 from group_models.spec import Metric, Registration, Scoring
-from group_models.tables import MANIFEST, STORE, WHOLE
+from group_models.tables import MANIFEST, NEW_MODEL, STORE, WHOLE
 
 _TRIES = 20
 """Versions of one alias that a changing log may make useless before we give up."""
@@ -222,7 +222,7 @@ def _description(live: Live, act: Release) -> str:
 def _error(tables: Tables, model_set: str, live: Live, metric: Metric) -> float | None:
     """Return the error of the keys' models over the rows of their holdouts; None without any."""
     served = live.own_keys()["model_run_id"].dropna().to_dict()
-    where: Where = {"model_set": [model_set], "run_id": sorted(set(served.values())), "status": ["trained"]}
+    where: Where = {"model_set": [model_set], "run_id": sorted(set(served.values())), "status": NEW_MODEL}
     rows = tables.read(MANIFEST, columns=["run_id", "key_id", "metrics", "holdout_rows"], where=where).to_pylist()
     measured = [
         (dict(row["metrics"])[metric], row["holdout_rows"])

@@ -20,6 +20,7 @@ import yaml
 
 from group_models.conformal import bounds_of
 from group_models.estimators.base import Features, Flavor
+from group_models.labels import PROBABILITIES, Labels
 
 LOADER_MODULE = "group_models.artifacts"
 """The module whose `_load_pyfunc` reads models of the flavor `group_models`."""
@@ -31,12 +32,16 @@ _DISTRIBUTIONS = {
     "ensemble": ("group-models", "scipy", "numpy", "pandas"),
     "pooled": ("group-models", "scipy", "numpy", "pandas"),
     "bounded": ("group-models", "scipy", "numpy", "pandas"),
+    "classes": ("group-models", "xgboost", "scikit-learn", "scipy", "numpy", "pandas", "cloudpickle"),
+    "transformed": ("group-models", "xgboost", "scikit-learn", "scipy", "numpy", "pandas", "cloudpickle"),
 }
 _OWN_DATA: dict[Flavor, str] = {
     "group_models": "model.ubj",
     "ensemble": "ensemble.zip",
     "pooled": "pooled.zip",
     "bounded": "bounded.bin",
+    "classes": "classes.bin",
+    "transformed": "transformed.bin",
 }
 """Data files of the flavors that our loader reads."""
 
@@ -77,7 +82,7 @@ class MlmodelTemplate:
     head: str
 
     @classmethod
-    def build(
+    def build(  # noqa: PLR0913 - all that a model's text tells
         cls,
         *,
         model_set: str,
@@ -87,6 +92,7 @@ class MlmodelTemplate:
         features: Features,
         output: str = "prediction",
         extra_requirements: Sequence[str] = (),
+        labels: Labels | None = None,
         intervals: Sequence[float] = (),
     ) -> Self:
         """Return the template of a run; on the driver, once.
@@ -102,9 +108,11 @@ class MlmodelTemplate:
         features
             Inputs of the signature: numbers as double, text as string, none required (null is a value).
         output
-            Name of the one output, a double.
+            Name of the one output, a double but for classes.
         extra_requirements
             Requirements of the user's own code, for `requirements.txt`.
+        labels
+            Of models of classes: the output is a label, and beside it the probabilities by label.
         intervals
             Levels of which the model tells bounds beside its prediction; only our loader reads such a model.
         """
@@ -112,7 +120,7 @@ class MlmodelTemplate:
             flavor, extra_requirements = "bounded", requirements(flavor, extra_requirements)
         outputs = [output, *bounds_of(intervals)]
         needs = list(requirements(flavor, extra_requirements))
-        document: dict[str, Any] = {"flavors": _flavors(flavor), "signature": _signature(features, outputs)}
+        document: dict[str, Any] = {"flavors": _flavors(flavor), "signature": _signature(features, outputs, labels)}
         if (version := installed_version("mlflow")) is not None:
             document["mlflow_version"] = version
         metadata = {"model_set": model_set, "run_id": run_id, "estimator": estimator, "requirements": needs}
@@ -165,12 +173,20 @@ def _flavors(flavor: Flavor) -> dict[str, Any]:
     }
 
 
-def _signature(features: Features, names: Sequence[str]) -> dict[str, Any]:
+_LABEL_TYPES = {"text": "string", "integer": "long", "boolean": "boolean"}
+
+
+def _signature(features: Features, names: Sequence[str], labels: Labels | None) -> dict[str, Any]:
     """Return inputs and outputs; Unity Catalog refuses a model without either."""
     types = dict.fromkeys(features.numeric, "double") | dict.fromkeys(features.text, "string")
     inputs = [{"type": types[name], "name": name, "required": False} for name in features.names]
     # A bound is null where a key has too few rows.
-    outputs = [{"type": "double", "name": name, "required": place == 0} for place, name in enumerate(names)]
+    outputs: list[dict[str, Any]] = [
+        {"type": "double", "name": name, "required": place == 0} for place, name in enumerate(names)
+    ]
+    if labels is not None:
+        by_label = {"type": "map", "values": {"type": "double"}, "name": PROBABILITIES, "required": True}
+        outputs = [{**outputs[0], "type": _LABEL_TYPES[labels.kind]}, by_label]
     return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs), "params": None}
 
 

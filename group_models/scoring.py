@@ -47,7 +47,7 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
 
     types = spark_columns.column_types(frame)
     passed = list(frame.columns if ask.columns is None else ask.columns)
-    check_names(list(frame.columns), passed, ask.prefix, outputs_of(live.intervals))
+    check_names(list(frame.columns), passed, ask.prefix, outputs_of(live.intervals, live.labels))
     check_columns_once(list(frame.columns))
     check_keys(types, live, ask.keys)
     with failing("counting the input's keys"):
@@ -61,7 +61,7 @@ def score_spark(frame: SparkFrame, tables: Tables, model_set: str, live: Live, a
     store = tables.scan(
         frame.sparkSession, STORE, columns=[*_FETCH, "part"], where={"model_set": [model_set], "run_id": runs}
     )
-    request = Request(ask.keys, live.features(runs), passed, ask.prefix, slots)
+    request = Request(ask.keys, live.features(runs), passed, ask.prefix, slots, live.labels)
     return spark_score.score_frame(frame, store, plan, request)
 
 

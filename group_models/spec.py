@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import BeforeValidator, Field
 
+from group_models.class_rules import ClassWeight, Task, Transform, metric_mistake, task_mistake, with_task
 from group_models.errors import SpecError
 from group_models.field_mistakes import mistakes_of
 from group_models.gates import Gates
@@ -45,6 +46,7 @@ from group_models.versions import minor
 __all__ = [
     "Bytes",
     "Candidates",
+    "ClassWeight",
     "Compute",
     "Estimator",
     "Holdout",
@@ -83,6 +85,9 @@ _DECIDE_A_FIT = (
 )  # fmt: skip
 """Fields of which a change makes another model of the same rows."""
 
+_MAY_DECIDE = ("candidates", "tune", "sample_weight", "intervals", "class_weight", "target_transform")
+"""The same, of those that a spec may leave out."""
+
 
 class Spec(Fields):
     """What is trained, on what, how, and within which limits.
@@ -100,7 +105,7 @@ class Spec(Fields):
     target: str = Field(min_length=1)
     features: Names
     estimator: Estimator
-    metric: Metric = "mae"
+    metric: Annotated[Metric, BeforeValidator(metric_mistake)] = "mae"
     candidates: Candidates | None = None
     tune: Tune | None = None
     overrides: Annotated[tuple[Override, ...], Field(strict=False)] = ()
@@ -109,7 +114,9 @@ class Spec(Fields):
     sample_weight: str | None = Field(default=None, min_length=1)
     window_days: float | None = Field(default=None, gt=0)
     label_delay_hours: float | None = Field(default=None, gt=0)
-    task: Literal["regression"] = "regression"
+    task: Task = "regression"
+    class_weight: ClassWeight | None = None
+    target_transform: Transform | None = None
     holdout: Holdout = Holdout()
     refit: bool = True
     importance: Importance = "auto"
@@ -133,6 +140,17 @@ class Spec(Fields):
             super().__init__(**fields)
         except pydantic.ValidationError as e:
             raise SpecError(mistakes_of(e, type(self))) from e
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _metric_of_task(cls, content: Any) -> Any:
+        return with_task(content)
+
+    @pydantic.model_validator(mode="after")
+    def _goes_with_task(self) -> Self:
+        if mistake := task_mistake(self):
+            raise ValueError(mistake)
+        return self
 
     @pydantic.field_validator("model_set")
     @classmethod
@@ -276,7 +294,7 @@ class Spec(Fields):
             raise ValueError(
                 "intervals: they are made of errors on the holdout, and the spec says `holdout: {by: none}`"
             )
-        if self.intervals and str(self.task) != "regression":
+        if self.intervals and self.task != "regression":
             raise ValueError(
                 f"intervals: they are around a number, and the spec says `task: {self.task}`; leave them out"
             )
@@ -334,6 +352,8 @@ class Spec(Fields):
             "window_days",
             "label_delay_hours",
             "gates",
+            "class_weight",
+            "target_transform",
         ):
             if not getattr(self, name):
                 del plain[name]
@@ -349,11 +369,7 @@ class Spec(Fields):
     def fingerprint(self, versions: Mapping[str, str]) -> str:
         """Return the hash of all that decides a fit: the spec's part of it and library versions (major.minor)."""
         plain = self._plain()
-        decides = {
-            name: plain[name]
-            for name in (*_DECIDE_A_FIT, "candidates", "tune", "sample_weight", "intervals")
-            if name in plain
-        }
+        decides = {name: plain[name] for name in (*_DECIDE_A_FIT, *_MAY_DECIDE) if name in plain}
         if self.is_pooled:
             decides["pooling"] = plain["pooling"]
         decides["largest key"] = [self.limits.max_key_rows, self.max_key_bytes]

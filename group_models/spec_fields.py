@@ -44,8 +44,8 @@ def parse_bytes(value: Any) -> Any:
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
-Metric: TypeAlias = Literal["mae", "rmse"]
-"""Errors in the target's units, of which lower is better."""
+Metric: TypeAlias = Literal["mae", "rmse", "log_loss"]
+"""What decides which of two models is better, lower being better: errors in the target's units, or of classes."""
 
 Importance: TypeAlias = Literal["auto", "permutation", "none"]
 """Of features: as each family tells it cheaply, by shuffling each, or none."""

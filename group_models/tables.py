@@ -120,6 +120,9 @@ class Table:
         return values
 
 
+NEW_MODEL = ("trained", "one_class")
+"""Statuses of keys whose new model serves."""
+
 WHOLE = -1
 """`part` of a store row that holds the model of a whole key, not one of its salted parts."""
 
@@ -192,7 +195,7 @@ _FIT = (
         "map<string,double>",
         "the same metrics of the training median, and as parent_mae, champion_mae, ... those of what else is compared",
     ),
-    Column("train_metrics", "map<string,double>", "train_mae, train_rmse: of the rows that the measured model saw"),
+    Column("train_metrics", "map<string,double>", "train_mae, train_rmse, ...: of rows that the measured model saw"),
     Column("fit_flag", "string", "over, under or ok: errors on training rows beside the holdout, and the median's"),
     Column("importance", "map<string,double>", "share of each feature in what the model says; sums to 1"),
     Column("interval", "map<string,double>", "half width of the interval around a prediction, by level"),
@@ -317,6 +320,7 @@ RUN = Table(
         Column("source_stats", "map<string,double>", "what tells a half-loaded source: rows, newest, missing"),
         Column("feature_kinds", "map<string,string>", "feature columns in order, numeric or text"),
         Column("refusal", "string", "why a finished run was not released, where it should have been"),
+        Column("labels", "string", "labels of a classification in order, and their kind, as JSON"),
         Column("versions", "map<string,string>", "library versions"),
         Column("code_version", "string", "version of group-models"),
         Column("mlflow_run_id", "string", "MLflow run of this run"),

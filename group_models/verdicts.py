@@ -56,7 +56,7 @@ class Verdict:
     Attributes
     ----------
     against
-        By name (`median`, `parent`, `global`), each simpler thing that there is.
+        By name (`median` or of classes `prior`, `parent`, `global`), each simpler thing that there is.
     """
 
     metric: Metric

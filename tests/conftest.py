@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from group_models.ports import SparkSession
 
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM whose queries are small and each run once: compiling them well took half of its CPU time."""
+
 _MARKS = {"spark": pytest.mark.spark, "connect_spark": pytest.mark.connect}
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -100,6 +103,7 @@ def _classic(
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(connect_port),
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": _SHORT_LIVED,
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",

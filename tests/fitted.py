@@ -13,7 +13,7 @@ import pandas as pd
 from group_models.estimators.base import EstimatorSettings
 from group_models.keys import key_id
 from group_models.ports import Commit, Tables
-from group_models.tables import MANIFEST, PLAN, RUN, STORE
+from group_models.tables import MANIFEST, NEW_MODEL, PLAN, RUN, STORE
 from tests.cases.worlds import fit_keys
 
 SET = "zrl.ml.eta"
@@ -50,6 +50,7 @@ def add_run(
 ) -> None:
     """Add a finished run of all keys: a model per slope, and keys that failed.
 
+    Of an estimator of classes a slope is the x from which a row has the second label.
     `beside` has for keys the rows on which they were compared with what served, and the error of the new and the old.
     `columns` are the same in the rows of all keys that were trained.
     """
@@ -67,9 +68,10 @@ def add_run(
         name: {**row, **shared, "number": 0, "wave": 0, "finished_at": at, **columns} for name, row in fitted.items()
     }
     rows |= {name: {"status": "failed", "reason": "it was told to", **_of_key(name), **shared} for name in failed}
-    _append(tables, RUN, run_id, [{**event, "event": "started"}])
+    labels = None if estimator.labels is None else estimator.labels.to_json()
+    _append(tables, RUN, run_id, [{**event, "event": "started", "labels": labels}])
     _append(tables, PLAN, run_id, [{**_of_key(name), **shared, "decision": "whole"} for name in rows])
-    _append(tables, STORE, run_id, [_only(STORE, row) for row in rows.values() if row["status"] == "trained"])
+    _append(tables, STORE, run_id, [_only(STORE, row) for row in rows.values() if row["status"] in NEW_MODEL])
     _append(tables, MANIFEST, run_id, [_only(MANIFEST, {**row, **_outcome(row)}) for row in rows.values()])
     finished = {**event, "event": "finished", "counts": {"trained": len(slopes)}, "seconds": {"train": 1.5}}
     _append(tables, RUN, run_id, [{**finished, "at": at + dt.timedelta(minutes=3), "waves": 1}], number=1)
@@ -78,7 +80,8 @@ def add_run(
 def _fitted(slopes: Mapping[str, float], estimator: EstimatorSettings) -> dict[str, dict[str, Any]]:
     x = np.tile(np.arange(10.0), len(slopes))
     names = np.repeat(list(slopes), 10)
-    y = x * np.repeat(list(slopes.values()), 10)
+    given = np.repeat(list(slopes.values()), 10)
+    y = x * given if estimator.labels is None else (x >= given).astype(float)
     held = np.tile(np.arange(10) >= 8, len(slopes))
     rows = fit_keys(pd.DataFrame({"x": x}), y, keys=names, is_holdout=held, estimator=estimator)
     ids = {key_id((name,)): name for name in slopes}
@@ -90,7 +93,7 @@ def _of_key(name: str) -> dict[str, Any]:
 
 
 def _outcome(row: Mapping[str, Any]) -> dict[str, Any]:
-    is_trained = row["status"] == "trained"
+    is_trained = row["status"] in NEW_MODEL
     return {"serves": "new" if is_trained else "none", "model_run_id": row["run_id"] if is_trained else None}
 
 

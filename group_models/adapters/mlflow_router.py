@@ -17,15 +17,16 @@ import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
-from mlflow.types.schema import AnyType, ColSpec, DataType, Schema, TensorSpec
+from mlflow.types.schema import AnyType, ColSpec, DataType, Map, Schema, TensorSpec
 
 from group_models.errors import DataError
 from group_models.frames import ColumnKind
 from group_models.keys import KeyKind
+from group_models.labels import PROBABILITIES, LabelKind, Labels
 from group_models.live.sets import Live
 from group_models.mlmodel import requirements
 from group_models.serving.bundles import MAX_CACHED_BYTES, MAX_CACHED_MODELS, Bundle
-from group_models.serving.resolving import outputs_of
+from group_models.serving.resolving import PREDICTION, outputs_of
 
 DATA_FILE = "router.sqlite"
 
@@ -42,6 +43,9 @@ _KEY_TYPES: Mapping[KeyKind, Any] = {
 }
 _FEATURE_TYPES: Mapping[ColumnKind, DataType] = {"numeric": DataType.double, "text": DataType.string}
 _TEXTS = ("model_level", "model_key", "model_run_id", "model_status", "score_status")
+_LABEL_TYPES: Mapping[LabelKind, DataType] = {
+    "text": DataType.string, "integer": DataType.long, "boolean": DataType.boolean,
+}  # fmt: skip
 
 
 class RoutedModel:
@@ -108,10 +112,18 @@ def router_signature(live: Live) -> ModelSignature:
     inputs: list[ColSpec | TensorSpec] = [ColSpec(_KEY_TYPES[kind], name) for name, kind in live.key_kinds.items()]
     inputs += [ColSpec(_FEATURE_TYPES[kind], name) for name, kind in live.features(runs).items()]
     outputs: list[ColSpec | TensorSpec] = [
-        ColSpec(DataType.string if name in _TEXTS else DataType.double, name, required=False)
-        for name in outputs_of(live.intervals)
+        ColSpec(_output_type(name, live.labels), name, required=False)
+        for name in outputs_of(live.intervals, live.labels)
     ]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
+
+
+def _output_type(name: str, labels: Labels | None) -> Any:
+    if name == PROBABILITIES:
+        return Map(DataType.double)
+    if name == PREDICTION and labels is not None:
+        return _LABEL_TYPES[labels.kind]
+    return DataType.string if name in _TEXTS else DataType.double
 
 
 def _requirements(live: Live) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from group_models.adapters.spark_labels import code_of
 from group_models.frames import ColumnKind, Roles
 from group_models.keys import KEY_ID_LENGTH, KeyKind, key_tag
 from group_models.planning.windows import NO_BOUNDS, Bounds
@@ -83,9 +84,13 @@ def fit_columns(frame: DataFrame, roles: Roles, bounds: Bounds = NO_BOUNDS) -> D
     keys = [named(name).alias(short) for short, name in zip(key_names(len(roles.keys)), roles.keys, strict=True)]
     time = F.coalesce(time, F.lit(NO_TIME)).alias(TIME)
     weight = [] if roles.weight is None else [named(roles.weight).cast("double").alias(WEIGHT)]
-    selected = frame.select(*keys, time, named(roles.target).cast("double").alias(TARGET), *weight, *features)
+    # A label is hashed as text: its code changes where the set gets another label.
+    target = named(roles.target).cast("double" if roles.labels is None else "string").alias(TARGET)
+    selected = frame.select(*keys, time, target, *weight, *features)
     weighted = [WEIGHT] if weight else []
     hashed = selected.withColumn(HASH, row_hash([TARGET, TIME, *weighted, *feature_names(len(features))]))
+    if roles.labels is not None:
+        hashed = hashed.withColumn(TARGET, code_of(F.col(TARGET), roles.labels))
     return _without(hashed, _why_left_out(roles, bounds))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,17 +20,20 @@ from group_models.adapters.spark_columns import upload
 from group_models.adapters.spark_references import MODEL, References, linked_keys, models_of, session_of
 from group_models.adapters.spark_score import MODEL_IX
 from group_models.adapters.spark_train import is_holdout, placed_units
-from group_models.artifacts import FORMAT, StoredModel, digest, load_model
+from group_models.artifacts import NEWEST, StoredModel, digest, load_model
 from group_models.estimators.base import one_thread
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
+from group_models.evaluation import Floats
+from group_models.fitting.class_sums import ClassSums
 from group_models.fitting.comparisons import from_text, to_text
 from group_models.fitting.deaths import FitLimits
 from group_models.fitting.intervals import Residuals
-from group_models.fitting.measuring import FAILURE, Measured, Meter, references_of
+from group_models.fitting.measuring import FAILURE, Measured, Meter, Sums, references_of
 from group_models.fitting.outcomes import RESULT, FitSettings, result_frame, result_table
 from group_models.fitting.references import NO_REFERENCE
-from group_models.fitting.summing import PAIR_TYPES, pair_columns, pair_of
+from group_models.fitting.summing import PAIR_TYPES, RegressionSums, pair_columns, pair_of
 from group_models.frames import Roles
+from group_models.labels import Labels
 from group_models.mlmodel import MlmodelTemplate
 from group_models.spec import Metric
 from group_models.tables import STORE, utc_now
@@ -40,8 +44,10 @@ ROWS_PER_UNIT = 200_000
 UNITS_PER_SLOT = 4
 """Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
-BASELINE, UNITS, IS_DATA, COMPARED, RESIDUALS = "baseline", "units", "is_data", "compared", "residuals"
-_SUMS = {**PAIR_TYPES, COMPARED: "string", RESIDUALS: "binary"}
+BASELINE, UNITS, IS_DATA, COMPARED, CLASSES, RESIDUALS = (
+    "baseline", "units", "is_data", "compared", "classes", "residuals",
+)  # fmt: skip
+_SUMS = {**PAIR_TYPES, COMPARED: "string", CLASSES: "string", RESIDUALS: "binary"}
 _FOUND = {sc.UNIT: "int", MODEL_IX: "int", **_SUMS, **dict.fromkeys(FAILURE, "string")}
 
 
@@ -54,7 +60,7 @@ class Ensemble:
     parts
         The parts (as the store numbers them) that have not seen the holdout.
     baseline
-        What the ensemble of the parts' medians predicts.
+        What the ensemble of the parts' medians predicts; of classes the shares of the labels.
     links
         The numbers of the references that are its parent and its global model.
     """
@@ -62,7 +68,7 @@ class Ensemble:
     key_id: str
     parts: Sequence[int]
     holdout_rows: int
-    baseline: float
+    baseline: float | tuple[float, ...]
     links: tuple[int, int] = (NO_REFERENCE, NO_REFERENCE)
 
 
@@ -109,13 +115,15 @@ def measure_ensembles(  # noqa: PLR0913 - all that decides a measurement
         mixed = mixed.unionByName(_reference_rows(ensembles, units, references), allowMissingColumns=True)
     ordered = mixed.repartition(len(placed), sc.UNIT).sortWithinPartitions(MODEL_IX, IS_DATA, sc.HASH)
     limits, features, metric = settings.limits, list(roles.features), settings.metric
-    keeps_residuals = bool(settings.intervals)
-    links = [ensemble.links for ensemble in ensembles]
+    links, labels, keeps_residuals = [each.links for each in ensembles], settings.labels, bool(settings.intervals)
+    shares = [np.asarray(ensemble.baseline) for ensemble in ensembles]
     # As many tasks as there are slots run at a time: of more, each has less of the time that the ensemble has.
     rounds = [-(-count // slots) for count in counts]
 
     def measure(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return _measured(batches, features, limits, rounds, links, metric, keeps_residuals=keeps_residuals)
+        return _measured(
+            batches, features, limits, rounds, links, metric, (labels, shares), keeps_residuals=keeps_residuals
+        )
 
     schema = ", ".join(f"{name} {kind}" for name, kind in _FOUND.items())
     found = ordered.mapInPandas(measure, schema).toArrow().sort_by(sc.UNIT).to_pylist()
@@ -138,7 +146,7 @@ def _holdout_rows(
         {
             "key_id": pa.array([ensemble.key_id for ensemble in ensembles], pa.string()),
             MODEL_IX: pa.array(range(len(ensembles)), pa.int32()),
-            BASELINE: pa.array([ensemble.baseline for ensemble in ensembles], pa.float64()),
+            BASELINE: pa.array([_number(ensemble.baseline) for ensemble in ensembles], pa.float64()),
             UNITS: pa.array(units, pa.list_(pa.int32())),
         }
     )
@@ -161,6 +169,11 @@ def _holdout_rows(
     )
 
 
+def _number(baseline: float | tuple[float, ...]) -> float:
+    """Return the baseline that travels with the rows; shares are few, and go with the code."""
+    return 0.0 if isinstance(baseline, tuple) else baseline
+
+
 def _measured_models(store: DataFrame, ensembles: Sequence[Ensemble], units: Sequence[Sequence[int]]) -> DataFrame:
     """Return each ensemble of measured parts as a model row in each of its units."""
     wanted = [
@@ -176,7 +189,7 @@ def _measured_models(store: DataFrame, ensembles: Sequence[Ensemble], units: Seq
     def assemble(frame: pd.DataFrame) -> pd.DataFrame:
         packed = _packed(frame)
         row = {
-            MODEL_IX: frame[MODEL_IX].iloc[:1].to_numpy(), UNITS: [frame[UNITS].iloc[0]], "format": FORMAT,
+            MODEL_IX: frame[MODEL_IX].iloc[:1].to_numpy(), UNITS: [frame[UNITS].iloc[0]], "format": NEWEST,
             "data_file": EnsemblePredictor.data_file, "sha256": digest(packed), "data": packed,
         }  # fmt: skip
         return pd.DataFrame(row)
@@ -218,11 +231,13 @@ def _measured(
     rounds: Sequence[int],
     links: Sequence[tuple[int, int]],
     metric: Metric,
+    classes: tuple[Labels | None, Sequence[Floats]],
     *,
     keeps_residuals: bool,
 ) -> Iterator[pd.DataFrame]:
     """Yield what came of the ensemble of a partition: its own row comes first, then those of its holdout."""
     meter: Meter | None = None
+    labels, shares = classes
     unit = ix = -1
     beside: list[bytes] = []
     shorts = dict(zip(sc.feature_names(len(features)), features, strict=True))
@@ -237,11 +252,12 @@ def _measured(
                 unit, ix = row[sc.UNIT], row[MODEL_IX]
                 references = references_of(beside, links[ix], ix)
                 load = functools.partial(_load, row)
-                meter = Meter(load, limits, rounds=rounds[ix], references=references, metric=metric)
+                meter = Meter(load, limits, rounds=rounds[ix], references=references, metric=metric, labels=labels)
             if meter is not None and is_data.any():
                 rows = batch[is_data]
                 x = rows[list(shorts)].rename(columns=shorts).reset_index(drop=True)
                 y, baseline = (rows[name].to_numpy(np.float64) for name in (sc.TARGET, BASELINE))
+                baseline = baseline if labels is None else np.tile(shares[ix], (len(y), 1))
                 weight = rows[sc.WEIGHT].to_numpy(np.float64) if sc.WEIGHT in rows else None
                 row_hash = rows[sc.HASH].to_numpy(np.int64) if keeps_residuals else None
                 meter.add(x, y, baseline, rows[sc.TIME].to_numpy(np.int64), weight, row_hash)
@@ -255,10 +271,27 @@ def _load(row: Mapping[Any, Any]) -> StoredModel:
 
 def _row_of(unit: int, ix: int, measured: Measured) -> pd.DataFrame:
     failure = measured.failure or dict.fromkeys(FAILURE)
-    sums: dict[str, Any] = {**pair_columns(measured.model, measured.baseline), COMPARED: to_text(measured.compared)}
+    sums: dict[str, Any] = {**_sum_columns(measured), COMPARED: to_text(measured.compared)}
     sums[RESIDUALS] = measured.residuals.pack()
     row = {sc.UNIT: unit, MODEL_IX: ix, **sums, **failure}
-    return pd.DataFrame([row], columns=list(_FOUND)).astype(dict.fromkeys(FAILURE, object))
+    return pd.DataFrame([row], columns=list(_FOUND)).astype(dict.fromkeys([*FAILURE, CLASSES], object))
+
+
+def _sum_columns(measured: Measured) -> dict[str, Any]:
+    """Return the sums of a model and its baseline as columns: of classes as text, with those of numbers empty."""
+    model, baseline = measured.model, measured.baseline
+    if isinstance(model, RegressionSums) and isinstance(baseline, RegressionSums):
+        return {**pair_columns(model, baseline), CLASSES: None}
+    texts = [each.to_text() for each in (model, baseline) if isinstance(each, ClassSums)]
+    return {**pair_columns(RegressionSums(), RegressionSums()), CLASSES: json.dumps(texts)}
+
+
+def _sums_of(row: Mapping[str, Any]) -> tuple[Sums, Sums]:
+    """Return the sums of a model and of its baseline from the columns of `_sum_columns`."""
+    if row[CLASSES] is None:
+        return pair_of(row)
+    model, baseline = map(ClassSums.from_text, json.loads(row[CLASSES]))
+    return model, baseline
 
 
 def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
@@ -267,7 +300,7 @@ def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
     for row in rows:
         failure = {name: row[name] for name in FAILURE} if row["status"] is not None else None
         residuals = Residuals.parse(row[RESIDUALS])
-        found = found.merge(Measured(*pair_of(row), failure, from_text(row[COMPARED]), residuals))
+        found = found.merge(Measured(*_sums_of(row), failure, from_text(row[COMPARED]), residuals))
     return found
 
 

@@ -37,10 +37,10 @@ from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summ
 from group_models.fitting import comparisons
 from group_models.fitting.deaths import FitError
 from group_models.fitting.intervals import Residuals
+from group_models.fitting.measures import TRAIN_MEDIAN
 from group_models.fitting.measuring import Reference, references_of
 from group_models.fitting.outcomes import (
     MEASURED,
-    TRAIN_MEDIAN,
     FitSettings,
     identity,
     result_table,
@@ -233,7 +233,7 @@ def _train_key(
             stored = stored_columns(fitted, key.key_id, key.key, settings)
             kept = [{**stored, "part": MEASURED, "baseline_metrics": {TRAIN_MEDIAN: median}}]
         # The median of all training rows, the errors of both on some of them.
-        errors = TrainErrors.of(fitted, _sampled(train, settings), median)
+        errors = TrainErrors.of(fitted, _sampled(train, settings), None, {TRAIN_MEDIAN: median})
         measured |= {} if errors is None else errors.columns(measured, settings, held_rows=census.held)
     first = fitted
     if settings.refit and fitted.rows_used < census.rows:
@@ -328,7 +328,7 @@ def _sums(
         y, worker = batch[sc.TARGET].to_numpy(np.float64), int(batch[WORKER].iloc[0])
         prediction, time_us = model.predict(x), batch[sc.TIME].to_numpy(np.int64)
         of_model = of_model.add(y, prediction)
-        others = {name: reference.predict_newer(x, time_us) for name, reference in references.items()}
+        others = {name: reference.predict_newer(x, time_us, y) for name, reference in references.items()}
         found = {name: comparisons.Comparison.of(y, prediction, other, metric) for name, other in others.items()}
         compared = comparisons.merged(compared, found)
         of_median = of_median.add(y, np.full(len(y), median))

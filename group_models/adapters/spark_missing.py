@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_errors import SPARK_ERRORS
-from group_models.frames import Roles
+from group_models.adapters.spark_labels import label_of
+from group_models.frames import ColumnKind, Roles
 
 _ROWS, _LOW, _HIGH, _OTHER = "rows", "lowest target", "highest target", "other than the target "
 _USABLE = "usable"
@@ -28,6 +29,7 @@ class MissingShares:
     """
 
     def __init__(self, roles: Roles) -> None:
+        self._labels = roles.labels
         self._names = dict(zip(sc.feature_names(len(roles.features)), roles.features.items(), strict=True))
         self._observation = Observation()
         self._counts: dict[str, int] | None = None
@@ -35,14 +37,23 @@ class MissingShares:
     def watch(self, rows: DataFrame) -> DataFrame:
         """Return the rows, watched; of `spark_columns.fit_columns`."""
         missing = [_is_missing(short, kind).alias(short) for short, (_, kind) in self._names.items()]
-        numeric = [short for short, (_, kind) in self._names.items() if kind == "numeric"]
         usable = F.when(sc.is_usable(), F.col(sc.TARGET))
         ends = [F.min(usable).alias(_LOW), F.max(usable).alias(_HIGH), F.count(usable).alias(_USABLE)]
         others = [
-            F.count_if(sc.is_usable() & ~F.col(short).eqNullSafe(F.col(sc.TARGET))).alias(_OTHER + short)
-            for short in numeric
+            F.count_if(sc.is_usable() & ~F.col(short).eqNullSafe(target)).alias(_OTHER + short)
+            for short, (_, kind) in self._names.items()
+            if (target := self._target(kind)) is not None
         ]
         return rows.observe(self._observation, F.count(F.lit(1)).alias(_ROWS), *missing, *ends, *others)
+
+    def _target(self, kind: ColumnKind) -> Column | None:
+        """Return the target as a feature of a kind would have it; None where none of that kind can be the target."""
+        if self._labels is None:
+            return F.col(sc.TARGET) if kind == "numeric" else None
+        if not self._labels.names or (kind == "numeric") != (self._labels.kind != "text"):
+            return None
+        label = label_of(F.col(sc.TARGET), self._labels)
+        return label if kind == "text" else label.cast(self._labels.spark_type).cast("double")
 
     def targets(self) -> list[str]:
         """Return the features that are the target in every row with a usable one, where it is no constant."""

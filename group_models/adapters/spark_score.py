@@ -17,9 +17,11 @@ from pyspark.sql.pandas.functions import pandas_udf
 from group_models.adapters import crossings
 from group_models.adapters import spark_columns as sc
 from group_models.adapters.spark_columns import upload
+from group_models.adapters.spark_labels import label_of
 from group_models.adapters.spark_train import placed_units
 from group_models.conformal import width_name
 from group_models.frames import key_kind
+from group_models.labels import Labels
 from group_models.planning.packing import pack
 from group_models.serving.resolving import PLANNED, PREDICTION, PROVENANCE, STATUS, Request, ScorePlan, outputs_of
 from group_models.serving.routing import MODEL_LINES, Inputs, data_rows, predict_stream
@@ -93,7 +95,7 @@ def score_frame(frame: DataFrame, store: DataFrame, plan: ScorePlan, request: Re
     carried = {names[name]: types[name] for name in request.passed}
     is_narrow = len(carried) <= _MAX_CROSSING and all(map(crossings.crosses_exactly, carried.values()))
     engine = _through_pandas if is_narrow else _beside_pandas
-    predicted = engine(ordered, wanted, carried, plan.inputs)
+    predicted = engine(ordered, wanted, carried, plan.inputs, request.labels)
     return _with_provenance(predicted, plan, carried, request)
 
 
@@ -230,7 +232,11 @@ def _model_rows(store: DataFrame, plan: ScorePlan, units: _Units) -> DataFrame:
 
 
 def _through_pandas(
-    rows: DataFrame, features: Sequence[Column], carried: Mapping[str, str], inputs: Mapping[int, Inputs]
+    rows: DataFrame,
+    features: Sequence[Column],
+    carried: Mapping[str, str],
+    inputs: Mapping[int, Inputs],
+    labels: Labels | None,
 ) -> DataFrame:
     """Predict with `mapInPandas`; the passed columns cross encoded and come back exact."""
     short = sc.feature_names(len(features))
@@ -238,16 +244,16 @@ def _through_pandas(
     crossing = rows.select(*encoded, *features, KEY_IX, MODEL_IX, MODEL)
     kept = [*rows.select(*encoded).columns, KEY_IX]
     schema = [crossings.crossing_schema(name, spark_type) for name, spark_type in carried.items()]
-    schema += [f"{KEY_IX} int", f"{PREDICTION} double", f"{STATUS} int"]
+    schema += [f"{KEY_IX} int", f"{PREDICTION} {_crossing(labels)}", f"{STATUS} int"]
 
     def answer(batch: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
         is_data = data_rows(batch)
         scored = batch.loc[is_data, kept]
-        scored[PREDICTION], scored[STATUS] = prediction[is_data], status[is_data]
+        scored[PREDICTION], scored[STATUS] = _column(prediction[is_data]), status[is_data]
         return scored
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return predict_stream(batches, inputs, short, answer)
+        return predict_stream(batches, inputs, short, answer, labels)
 
     predicted = crossing.mapInPandas(predict, ", ".join(schema))
     decoded = [crossings.decode(name, spark_type) for name, spark_type in carried.items()]
@@ -255,7 +261,11 @@ def _through_pandas(
 
 
 def _beside_pandas(
-    rows: DataFrame, features: Sequence[Column], carried: Mapping[str, str], inputs: Mapping[int, Inputs]
+    rows: DataFrame,
+    features: Sequence[Column],
+    carried: Mapping[str, str],
+    inputs: Mapping[int, Inputs],
+    labels: Labels | None,
 ) -> DataFrame:
     """Predict with an iterator pandas UDF; the passed columns never leave the JVM.
 
@@ -266,17 +276,44 @@ def _beside_pandas(
     names = [*short, MODEL_IX, MODEL]
 
     def answer(_: pd.DataFrame, prediction: Floats, status: Codes) -> pd.DataFrame:
-        return pd.DataFrame({PREDICTION: prediction, STATUS: status})
+        return pd.DataFrame({PREDICTION: _column(prediction), STATUS: status})
 
     def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
         frames = (pd.DataFrame(dict(zip(names, batch, strict=True))) for batch in batches)
-        return predict_stream(frames, inputs, short, answer)
+        return predict_stream(frames, inputs, short, answer, labels)
 
     predict.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.DataFrame]}
-    udf: Any = pandas_udf(predict, f"{PREDICTION} double, {STATUS} int").asNondeterministic()  # type: ignore[call-overload]
+    udf: Any = pandas_udf(predict, f"{PREDICTION} {_crossing(labels)}, {STATUS} int").asNondeterministic()  # type: ignore[call-overload]
     given = rows.select(*carried, KEY_IX, *features, MODEL_IX, MODEL)
     predicted = given.withColumn(_ANSWER, udf(*[F.col(name) for name in names])).where(F.isnull(MODEL))
     return predicted.select(*carried, KEY_IX, f"{_ANSWER}.{PREDICTION}", f"{_ANSWER}.{STATUS}")
+
+
+def _crossing(labels: Labels | None) -> str:
+    """Return the Spark type of what crosses from Python: a number, or probabilities in the order of the labels."""
+    return "double" if labels is None else "array<double>"
+
+
+def _column(prediction: Floats) -> Any:
+    return prediction if prediction.ndim == 1 else list(prediction)
+
+
+def _known(number: Column) -> Column:
+    """Return a number, null where there is none."""
+    return F.when(F.isnan(number), None).otherwise(number)
+
+
+def _told(labels: Labels | None) -> list[Column]:
+    """Return the prediction as people read it; of classes the label and the probabilities by label."""
+    if labels is None:
+        return [_known(F.col(PREDICTION))]
+    names, found = F.array(*[F.lit(name) for name in labels.names]), F.col(PREDICTION)
+    # Of equally probable labels the first, as everywhere.
+    label = label_of(F.array_position(found, F.array_max(found)) - 1, labels).cast(labels.spark_type)
+    first = F.get(found, F.lit(0))
+    # NaN within an array arrives as null, of which `isnan` says no (seen in Spark 4.2).
+    is_known = first.isNotNull() & ~F.isnan(first)
+    return [F.when(is_known, label), F.when(is_known, F.map_from_arrays(names, found))]
 
 
 def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str, str], request: Request) -> DataFrame:
@@ -288,12 +325,12 @@ def _with_provenance(predicted: DataFrame, plan: ScorePlan, carried: Mapping[str
     planned = F.coalesce(F.col(PLANNED), F.lit(SCORE_STATUSES.index("unseen_key")))
     code = F.when(F.col(STATUS) == SCORED, planned).otherwise(F.col(STATUS))
     texts = F.array(*[F.lit(text) for text in SCORE_STATUSES])
-    prediction = F.when(F.isnan(PREDICTION), None).otherwise(F.col(PREDICTION))
     bounds = [
-        b for level in map(width_name, plan.intervals) for b in (prediction - F.col(level), prediction + F.col(level))
-    ]
-    values = [prediction, *bounds, *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
-    names = outputs_of(plan.intervals)
+        b for level in map(width_name, plan.intervals)
+        for b in (F.col(PREDICTION) - F.col(level), F.col(PREDICTION) + F.col(level))
+    ]  # fmt: skip
+    values = [*_told(request.labels), *map(_known, bounds), *[F.col(name) for name in PROVENANCE], F.get(texts, code)]
+    names = outputs_of(plan.intervals, request.labels)
     outputs = [value.alias(request.prefix + name) for value, name in zip(values, names, strict=True)]
     key_of = dict(zip(request.keys, keys, strict=True))
     passed = [

@@ -20,11 +20,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from group_models.frames import ColumnKind
-from group_models.spec import Metric
+from group_models.labels import Labels
+from group_models.spec import ClassWeight, Metric
 
 Floats: TypeAlias = NDArray[np.float64]
 
-Flavor: TypeAlias = Literal["sklearn", "xgboost", "group_models", "ensemble", "pooled", "bounded"]
+Flavor: TypeAlias = Literal[
+    "sklearn", "xgboost", "group_models", "ensemble", "pooled", "bounded", "classes", "transformed"
+]
 """Which loader reads a stored model: MLflow's own for scikit-learn or xgboost, or this package's."""
 
 PICKLE_PROTOCOL = 5
@@ -94,6 +97,12 @@ class EstimatorSettings:
         Share of a key's rows (its last ones) that early stopping watches.
     metric
         What a named family minimises where it can and its parameters say nothing else; None leaves it to its library.
+    labels
+        Of a classification its labels, empty before they are known; None of a regression.
+    class_weight
+        How much the rows of each label count.
+    transform
+        What is done to a regression's target before a fit, and undone after each prediction.
     """
 
     name: str | None = None
@@ -103,6 +112,9 @@ class EstimatorSettings:
     threads: int = 1
     validation_share: float = 0.2
     metric: Metric | None = None
+    labels: Labels | None = None
+    class_weight: ClassWeight | None = None
+    transform: str | None = None
 
     @property
     def label(self) -> str:
@@ -129,7 +141,7 @@ class Predictor(Protocol):
         """The file's name; it says how to read the bytes."""
 
     def predict(self, x: pd.DataFrame) -> Floats:
-        """Return one prediction per row of the feature columns."""
+        """Return one prediction per row of the feature columns; of classes a row of probabilities."""
 
     def dump(self) -> bytes:
         """Return the model as bytes."""
@@ -230,12 +242,12 @@ class PickledPredictor:
         with warnings.catch_warnings():
             # Of our own doing: an array in place of a frame has no names, and its columns are checked here.
             warnings.filterwarnings("ignore", message="X does not have valid feature names", category=UserWarning)
-            prediction = np.asarray(self.native.predict(self._given(x)), dtype=np.float64)
+            prediction = np.asarray(self.native.predict(self.given(x)), dtype=np.float64)
         if prediction.size != len(x):
             raise ValueError(f"predict gave {prediction.size} values for {len(x)} rows; one a row is needed")
         return prediction.reshape(len(x))
 
-    def _given(self, x: pd.DataFrame) -> Any:
+    def given(self, x: pd.DataFrame) -> Any:
         """Return a copy of the frame, or its array where the first step is our imputer of just these columns.
 
         Of a frame with more columns than the model was fitted on, those.

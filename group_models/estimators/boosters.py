@@ -136,7 +136,10 @@ class BoosterPredictor:
         )
 
     def contributions(self, x: pd.DataFrame) -> Floats:
-        """Return xgboost's SHAP values, shape (rows, features + 1): the last column is the base value."""
+        """Return xgboost's SHAP values, shape (rows, features + 1): the last column is the base value.
+
+        Of more than two labels the shape is (rows, labels, features + 1).
+        """
         import xgboost
 
         names = internal_names(self.columns.names)
@@ -149,6 +152,8 @@ class BoosterPredictor:
             nthread=1,
         )
         found = np.asarray(self.native.predict(data, pred_contribs=True), dtype=np.float64)
+        if found.ndim == 3:
+            return found
         return found.reshape(len(x), len(names) + 1)  # of no rows xgboost gives one dimension
 
     def dump(self) -> bytes:

@@ -20,8 +20,10 @@ from group_models.estimators.base import Predictor
 from group_models.estimators.boosters import BoosterPredictor
 from group_models.estimators.bounded import BoundedPredictor
 from group_models.estimators.children import PARENT, ChildPredictor, PooledPredictor
+from group_models.estimators.classes import labels_of
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, linear_form
+from group_models.estimators.transformed import TransformedPredictor
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,6 +67,8 @@ def contributions(predictor: Predictor, x: pd.DataFrame) -> Contributions:
     """
     if isinstance(predictor, BoundedPredictor):
         return contributions(predictor.model, x)
+    if labels_of(predictor) is not None:
+        raise ModelError(_refusal(predictor))
     if isinstance(predictor, EnsemblePredictor):
         parts = [contributions(part, x) for part in predictor.parts]
         return functools.reduce(Contributions.plus, parts).scaled(1.0 / len(parts))
@@ -79,6 +83,16 @@ def contributions(predictor: Predictor, x: pd.DataFrame) -> Contributions:
 
 
 def _refusal(predictor: Predictor) -> str:
+    if labels_of(predictor) is not None:
+        return (
+            "contributions that sum to the prediction are those of numbers, and this model gives probabilities of "
+            "labels; `show --key` has the importance of its features"
+        )
+    if isinstance(predictor, TransformedPredictor):
+        return (
+            f"this model predicts the inverse of {predictor.transform}, by which the spec transforms the target: no "
+            "contributions of features sum to that; `show --key` has the importance of its features"
+        )
     native = predictor.native
     kind = type(native[-1] if hasattr(native, "steps") else native).__name__
     return (

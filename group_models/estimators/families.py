@@ -190,11 +190,15 @@ class SklearnFamily:
         model = self._pipeline(x, estimator)
         with _without_checks():
             if self._is_plain:
-                fit_pipeline(model, x.to_numpy(), y, weight)
+                fit_pipeline(model, x.to_numpy(), y, weight, self.last_weight(y, weight))
                 model[0].feature_names_in_ = x.columns.to_numpy(dtype=object)
             else:
-                fit_pipeline(model, x, y, weight)
+                fit_pipeline(model, x, y, weight, self.last_weight(y, weight))
         return model
+
+    def last_weight(self, y: Floats, weight: Floats | None) -> Floats | None:
+        """Return the weights of the estimator itself, where those of its preparation are `weight`."""
+        return weight
 
     @property
     def _is_plain(self) -> bool:

@@ -21,9 +21,11 @@ from group_models.estimators.batched import FittedGroups
 from group_models.estimators.batched_children import FittedChildren
 from group_models.estimators.boosters import BoosterPredictor
 from group_models.estimators.children import PARENT, REFITTED, ChildPredictor, own_weight
+from group_models.estimators.classes import ClassPredictor
 from group_models.estimators.closed_families import FittedForms
 from group_models.estimators.contributions import OF_PARENT, Contributions, contributions
 from group_models.estimators.linear import Ints, LinearForm, LinearForms, Shape, Table, TextWeights
+from group_models.estimators.transformed import TransformedPredictor
 
 Floats = npt.NDArray[np.float64]
 Sizes = Mapping[str, float]
@@ -128,13 +130,17 @@ def importance_of(predictor: Predictor, x: pd.DataFrame) -> dict[str, float] | N
 
 
 def _sizes_of(predictor: Predictor, x: pd.DataFrame) -> Sizes | None:
+    if isinstance(predictor, ClassPredictor | TransformedPredictor):
+        # A constant model has nothing within.
+        return None if predictor.own is None else _sizes_of(predictor.own, x)
     if isinstance(predictor, LinearForm):
         table = Table.of(x, predictor.shape.numeric, tuple(predictor.shape.text))
         forms = LinearForms.of([predictor], table)
         found = form_sizes(forms, predictor.shape, table, np.array([0, len(x)]))
         return {name: float(values[0]) for name, values in found.items()}
     if isinstance(predictor, BoosterPredictor):
-        values = np.abs(predictor.contributions(spread_rows(x, SAMPLE_ROWS))).mean(axis=0)
+        values = np.abs(predictor.contributions(spread_rows(x, SAMPLE_ROWS)))
+        values = values.mean(axis=tuple(range(values.ndim - 1)))
         return dict(zip(predictor.columns.names, values[:-1].tolist(), strict=True))
     if isinstance(predictor, ChildPredictor):
         return _child_sizes(predictor, spread_rows(x, SAMPLE_ROWS))
@@ -175,6 +181,10 @@ def _told_sizes(native: Any, x: pd.DataFrame) -> Sizes | None:
     """Return what an estimator says itself: `feature_importances_`, or of a bare linear one its coefficients."""
     last = native[-1] if hasattr(native, "steps") else native
     values = getattr(last, "feature_importances_", None)
+    if values is None and last is not native and hasattr(last, "classes_") and hasattr(last, "coef_"):
+        # Of a linear classifier the coefficients of its labels, on columns as its pipeline prepares them.
+        prepared = native[:-1].transform(x if _finds_by_name(native) else x.to_numpy(dtype=np.float64))
+        values = np.abs(last.coef_).mean(axis=0) * np.std(np.asarray(prepared, dtype=np.float64), axis=0)
     if values is None and last is native and getattr(native, "coef_", None) is not None:
         numbers = x.to_numpy(dtype=np.float64)
         values = np.ravel(native.coef_) * np.nanstd(numbers, axis=0) if np.size(native.coef_) == x.shape[1] else None
@@ -185,6 +195,11 @@ def _told_sizes(native: Any, x: pd.DataFrame) -> Sizes | None:
     for name, value in zip(names, np.asarray(values, dtype=np.float64).tolist(), strict=True):
         found[name] += abs(value)
     return found
+
+
+def _finds_by_name(native: Any) -> bool:
+    """Return whether a pipeline finds its columns by name."""
+    return bool(native.steps[0][0] != IMPUTE)
 
 
 def _column_names(native: Any, names: Sequence[str]) -> list[str] | None:

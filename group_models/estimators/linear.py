@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.errors import DataError
-from group_models.estimators.base import IMPUTE, EstimatorSettings, Features, Predictor
+from group_models.estimators.base import IMPUTE, EstimatorSettings, Features, PickledPredictor, Predictor
 from group_models.estimators.families import sklearn_family
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -145,6 +145,9 @@ class LinearForm:
 
 def linear_form(predictor: Predictor) -> LinearForm | None:
     """Return the form of a ridge on numbers that an earlier version stored as a pickle; None of any other model."""
+    # What wraps a model shows that one's native estimator, and predicts something else.
+    if not isinstance(predictor, PickledPredictor):
+        return None
     native = predictor.native
     steps = getattr(native, "steps", ())
     if tuple(name for name, _ in steps) != (IMPUTE, "scale", "ridge"):

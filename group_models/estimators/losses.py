@@ -30,7 +30,5 @@ def with_loss(family: str, params: Mapping[str, Any], metric: Metric | None) -> 
     >>> with_loss("gradient_boosting", {"loss": "huber"}, "mae"), with_loss("ridge", {}, "mae")
     ({'loss': 'huber'}, {})
     """
-    if metric is None or family not in LOSSES:
-        return dict(params)
-    name, losses = LOSSES[family]
-    return {name: losses[metric], **params}
+    name, losses = LOSSES.get(family, ("", {}))
+    return dict(params) if metric is None or metric not in losses else {name: losses[metric], **params}

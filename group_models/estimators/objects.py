@@ -158,7 +158,7 @@ class ObjectFamily:
         params = as_text(self.params) | take_control(estimator, seed=seed, threads=self.threads)
         if not stops_early(estimator):
             return _fit_all(estimator, x, y, params, weight)
-        watched = watched_rows(len(x), self.validation_share)
+        watched = self.watched(y)
         if watched is not None:
             return _fit_watched(estimator, x, y, params, weight, watched=watched)
         _last_step(estimator).set_params(early_stopping_rounds=None)
@@ -173,6 +173,10 @@ class ObjectFamily:
             rounds = {} if fitted.rounds is None else {"n_estimators": fitted.rounds}
             _last_step(estimator).set_params(early_stopping_rounds=None, **rounds)
         return dataclasses.replace(_fit_all(estimator, x, y, fitted.params, weight), rounds=fitted.rounds)
+
+    def watched(self, y: Any) -> int | None:
+        """Return how many of the last rows early stopping watches; None where it is left out."""
+        return watched_rows(len(y), self.validation_share)
 
     def _arguments(self, source: Any, seed: int) -> dict[str, Any]:
         is_asked = _takes(source, "seed") and "seed" not in self.params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib.util
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,9 +14,11 @@ import pandas as pd
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Family, Features, Floats
 from group_models.estimators.boosters import BoosterFamily, booster_family
+from group_models.estimators.classifiers import CLASS_FAMILIES, CLASS_RECIPES, PRIOR, class_family
 from group_models.estimators.closed_families import BATCHED, closed_family
 from group_models.estimators.families import RECIPES, sklearn_family
 from group_models.estimators.objects import ObjectFamily, object_family, unpicklable_part
+from group_models.estimators.transformed import TransformedFamily
 from group_models.estimators.weights import weight_mistake
 
 FAMILIES: Mapping[str, Callable[[EstimatorSettings, Features], Family]] = {
@@ -55,11 +58,17 @@ def make_family(settings: EstimatorSettings, features: Features) -> Family:
     SpecError
         The name is unknown.
     """
-    if settings.name is None:
-        return object_family(settings, features)
-    if settings.name not in FAMILIES:
-        raise SpecError([_unknown_name(settings.name)])
-    return FAMILIES[settings.name](settings, features)
+    if settings.name is not None and settings.name not in _known(settings):
+        raise SpecError([_unknown_name(settings)])
+    if settings.labels is not None:
+        return class_family(settings, features)
+    family = object_family(settings, features) if settings.name is None else FAMILIES[settings.name](settings, features)
+    return family if settings.transform is None else TransformedFamily(family, settings.transform)
+
+
+def _known(settings: EstimatorSettings) -> Collection[str]:
+    """Return the names of the families that fit what is asked: numbers, or classes."""
+    return FAMILIES if settings.labels is None else CLASS_FAMILIES
 
 
 def check_settings(settings: EstimatorSettings, features: Features, *, is_weighted: bool = False) -> list[str]:
@@ -70,15 +79,21 @@ def check_settings(settings: EstimatorSettings, features: Features, *, is_weight
     that cannot take text would fail for every key alike.
     """
     if (settings.name is None) == (settings.object is None):
-        return ["estimator: give either a name (one of " + ", ".join(sorted(FAMILIES)) + ") or an object"]
-    mistakes = _range_mistakes(settings)
+        return ["estimator: give either a name (one of " + ", ".join(sorted(_known(settings))) + ") or an object"]
+    mistakes, is_class = _range_mistakes(settings), settings.labels is not None
     if settings.name is None:
-        return mistakes + _object_mistakes(object_family(settings, features), is_weighted=is_weighted)
-    if settings.name not in FAMILIES:
-        return [*mistakes, _unknown_name(settings.name)]
+        family = object_family(settings, features)
+        return mistakes + _object_mistakes(family, is_weighted=is_weighted, is_class=is_class)
+    if settings.name not in _known(settings):
+        return [*mistakes, _unknown_name(settings)]
     if settings.name == "xgboost":
-        return mistakes + _booster_mistakes(booster_family(settings, features))
-    return mistakes + _sklearn_mistakes(settings.name, settings.params)
+        # Which objective a classifier gets is for each key's labels to say; the rest is the same.
+        objective = "binary:logistic" if is_class else None
+        return mistakes + _booster_mistakes(booster_family(settings, features), objective=objective)
+    if settings.name == PRIOR:
+        return mistakes + _unknown_params(PRIOR, settings.params, ())
+    recipes = CLASS_RECIPES if is_class else RECIPES
+    return mistakes + _sklearn_mistakes(settings.name, settings.params, recipes[settings.name].estimator_class())
 
 
 def _range_mistakes(settings: EstimatorSettings) -> list[str]:
@@ -91,9 +106,14 @@ def _range_mistakes(settings: EstimatorSettings) -> list[str]:
     return mistakes
 
 
-def _unknown_name(name: str) -> str:
-    known = ", ".join(sorted(FAMILIES))
-    return f"estimator.name {name!r} is unknown{_meant(name, FAMILIES)}; it is one of {known}"
+def _unknown_name(settings: EstimatorSettings) -> str:
+    name, families = str(settings.name), _known(settings)
+    known = ", ".join(sorted(families))
+    if name in FAMILIES:
+        return f"estimator.name {name!r} fits numbers, and the task is classification; take one of {known}"
+    if name in CLASS_FAMILIES:
+        return f"estimator.name {name!r} fits classes: say `task: classification`, or take one of {known}"
+    return f"estimator.name {name!r} is unknown{_meant(name, families)}; it is one of {known}"
 
 
 def _meant(name: str, known: Collection[str]) -> str:
@@ -107,8 +127,7 @@ def _unknown_params(family: str, names: Iterable[str], known: Collection[str]) -
     return [f"estimator.params: {family} has no {name!r}{_meant(name, known)}; {takes}" for name in unknown]
 
 
-def _sklearn_mistakes(name: str, params: Mapping[str, Any]) -> list[str]:
-    cls = RECIPES[name].estimator_class()
+def _sklearn_mistakes(name: str, params: Mapping[str, Any], cls: Any) -> list[str]:
     known = [] if name in ("median", "mean") else [p for p in cls().get_params() if p != "categorical_features"]
     mistakes = _unknown_params(name, params, known)
     estimator = cls(**{name: value for name, value in params.items() if name in known})
@@ -120,12 +139,16 @@ def _sklearn_mistakes(name: str, params: Mapping[str, Any]) -> list[str]:
     return mistakes
 
 
-def _booster_mistakes(family: BoosterFamily) -> list[str]:
+def _booster_mistakes(family: BoosterFamily, *, objective: str | None) -> list[str]:
     if importlib.util.find_spec("xgboost") is None:
         return ["estimator xgboost needs the xgboost package: pip install 'group-models[xgboost]'"]
     import xgboost
 
     params = family.params
+    if objective is not None:
+        if "objective" in params:
+            return ["estimator.params: the labels of each key decide the objective of a classifier; leave it out"]
+        family = dataclasses.replace(family, params={**params, "objective": objective})
     known = ({*xgboost.XGBRegressor().get_params()} | _OBJECTIVE_PARAMS) - _DECIDED_HERE
     native = [name for name in params if name in _NATIVE_NAMES]
     mistakes = [f"estimator.params: write {_NATIVE_NAMES[n]} for {n}, as in XGBRegressor" for n in native]
@@ -157,7 +180,7 @@ def _trial_mistakes(family: BoosterFamily) -> list[str]:
     return []
 
 
-def _object_mistakes(family: ObjectFamily, *, is_weighted: bool) -> list[str]:
+def _object_mistakes(family: ObjectFamily, *, is_weighted: bool, is_class: bool) -> list[str]:
     try:
         source = family.resolved()
     except SpecError as error:
@@ -167,36 +190,38 @@ def _object_mistakes(family: ObjectFamily, *, is_weighted: bool) -> list[str]:
         return [f"estimator.object {family.name!r} is a {kind}; it must be callable or an estimator"]
     if (part := unpicklable_part(family.object) or unpicklable_part(family.params)) is not None:
         return [_pickle_mistake(f"estimator.object {family.name!r} cannot be sent to the workers", part)]
-    return _made_mistakes(family, is_weighted=is_weighted)
+    return _made_mistakes(family, is_weighted=is_weighted, is_class=is_class)
 
 
-def _made_mistakes(family: ObjectFamily, *, is_weighted: bool) -> list[str]:
+def _made_mistakes(family: ObjectFamily, *, is_weighted: bool, is_class: bool) -> list[str]:
     try:
         estimator = family.make(seed=0)
     except _FAULTS as error:
         given = ", ".join(family.params) or "no arguments"
         return [f"estimator.object {family.name!r} fails when called with {given}: {_show(error)}"]
-    lacking = [name for name in ("fit", "predict") if not callable(getattr(estimator, name, None))]
+    needed = ("fit", "predict_proba" if is_class else "predict")
+    lacking = [name for name in needed if not callable(getattr(estimator, name, None))]
     if lacking:
         what = f"estimator.object {family.name!r} gives a {type(estimator).__name__}"
-        return [f"{what} without {' and '.join(lacking)}; it must have fit and predict"]
+        return [f"{what} without {' and '.join(lacking)}; it must have {' and '.join(needed)}"]
     if is_weighted and (said := weight_mistake(estimator)):
         what = f"estimator.object {family.name!r} gives a {type(estimator).__name__}, and {said}"
-        return [f"{what}, which the spec's sample_weight needs; take another estimator, or leave sample_weight out"]
+        asked = "sample_weight or class_weight" if is_class else "sample_weight"
+        return [f"{what}, which the spec's {asked} needs; take another estimator, or leave {asked} out"]
     if (part := unpicklable_part(estimator)) is not None:
         what = f"estimator.object {family.name!r} gives a {type(estimator).__name__} that cannot be stored"
         return [_pickle_mistake(what, part)]
-    return _text_mistakes(family) if family.features.text else []
+    return _text_mistakes(family, is_class=is_class) if family.features.text else []
 
 
 def _pickle_mistake(what: str, part: str) -> str:
     return f"{what}: {part} does not pickle; make it where it is used (in fit, in the callable), or leave it out"
 
 
-def _text_mistakes(family: ObjectFamily) -> list[str]:
+def _text_mistakes(family: ObjectFamily, *, is_class: bool) -> list[str]:
     x, y = synthetic_rows(family.features)
     try:
-        family.fit(x, y, seed=0).predict(x)
+        family.fit(x, (y > np.median(y)).astype(np.int64) if is_class else y, seed=0).predict(x)
     except _FAULTS as error:
         columns = ", ".join(f"{name} (string)" for name in family.features.text)
         what = f"estimator.object {family.name!r} cannot take the text features {columns}: {_show(error)}"

@@ -54,21 +54,24 @@ def taken(weight: Floats | None, rows: Any) -> Floats | None:
     return None if weight is None else weight[rows]
 
 
-def fit_pipeline(model: Any, x: Any, y: Floats, weight: Floats | None) -> None:
+def fit_pipeline(model: Any, x: Any, y: Floats, weight: Floats | None, last: Floats | None = None) -> None:
     """Fit one of our pipelines, or a bare estimator, in place.
 
-    Scaling and the estimator are weighted. Imputation is not: missing numbers get the plain median of the rows.
+    Scaling and the estimator are weighted, the estimator by `last` where that is given. Imputation is not: missing
+    numbers get the plain median of the rows.
     """
-    if weight is None:
+    if weight is None and last is None:
         model.fit(x, y)
         return
     steps: list[Any] = [step for _, step in getattr(model, "steps", [(None, model)])]
     for step in steps[:-1]:
         x = _prepared(step, x, weight)
-    steps[-1].fit(x, y, sample_weight=weight)
+    steps[-1].fit(x, y, sample_weight=weight if last is None else last)
 
 
-def _prepared(step: Any, x: Any, weight: Floats) -> Any:
+def _prepared(step: Any, x: Any, weight: Floats | None) -> Any:
+    if weight is None:
+        return step.fit_transform(x)
     if takes_weight(step):
         return step.fit(x, sample_weight=weight).transform(x)
     prepared = step.fit_transform(x)

@@ -12,9 +12,10 @@ import numpy as np
 from group_models.estimators.base import Family, features_of
 from group_models.estimators.registry import make_family
 from group_models.estimators.weights import taken
-from group_models.evaluation import error_summary, regression_metrics
+from group_models.evaluation import error_summary
 from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.folds import Chosen, Fold, Places, choose, hash_folds, time_folds
+from group_models.fitting.measures import metrics_of
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.unit_rows import KeyRows, Rows
 
@@ -126,7 +127,8 @@ def fold_error(key: KeyRows, fit: Places, validate: Places, family: Family, sett
     weights = {} if key.weight is None else {"weight": key.weight[fit]}
     fitted = family.fit(key.x.iloc[fit], key.y[fit], seed=seed, **weights)
     prediction = fitted.predict(key.x.iloc[validate])
-    return regression_metrics(key.y[validate], prediction, taken(key.weight, validate))[settings.metric]
+    found = metrics_of(key.y[validate], prediction, settings.labels, taken(key.weight, validate))
+    return found[settings.metric]
 
 
 def _said(families: Sequence[Family], why_failed: Sequence[str | None], chosen: Chosen | None) -> str:

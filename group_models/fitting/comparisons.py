@@ -44,6 +44,9 @@ class Comparison:
         is_there = ~np.isnan(other)
         y, prediction, other = y[is_there], prediction[is_there], other[is_there]
         difference = losses(y, prediction, metric) - losses(y, other, metric)
+        if metric == "log_loss":
+            # What it is measured by are means of these alone.
+            y, other = np.zeros(len(y)), losses(y, other, metric)
         if weight is None:
             total = float(difference.sum())
             return cls(RegressionSums.of(y, other), total, float(difference @ difference), total, float(len(y)))
@@ -58,7 +61,7 @@ class Comparison:
         sums = {name: getattr(self, name) + getattr(more, name) for name in names}
         return Comparison(self.other.merge(more.other), **sums)
 
-    def values(self) -> dict[str, float]:
+    def values(self, metric: Metric = "mae") -> dict[str, float]:
         """Return what is known of the key, under the names of `grouped_comparison`."""
         rows = self.other.count
         if not rows:
@@ -67,7 +70,9 @@ class Comparison:
         mean = self.difference / total
         squared = max(self.squared - 2 * mean * self.crossed + mean * mean * self.weights, 0.0)
         error = math.sqrt(squared * rows / (rows - 1)) / total if rows > 1 else math.nan
-        return {**self.other.metrics(), DIFFERENCE: mean, ERROR_OF_IT: error, ROWS: float(rows)}
+        found = self.other.metrics()
+        found = {"log_loss": found["mae"]} if metric == "log_loss" else found
+        return {**found, DIFFERENCE: mean, ERROR_OF_IT: error, ROWS: float(rows)}
 
 
 Comparisons = Mapping[str, Comparison]
@@ -80,9 +85,9 @@ def merged(first: Comparisons, second: Comparisons) -> dict[str, Comparison]:
     return {name: first.get(name, Comparison()).merge(second.get(name, Comparison())) for name in names}
 
 
-def entries(comparisons: Comparisons, rows: int) -> dict[str, float]:
+def entries(comparisons: Comparisons, rows: int, metric: Metric = "mae") -> dict[str, float]:
     """Return the entries of `baseline_metrics` of a key with so many rows held out."""
-    return entries_of({name: each.values() for name, each in comparisons.items()}, rows)
+    return entries_of({name: each.values(metric) for name, each in comparisons.items()}, rows)
 
 
 def to_text(comparisons: Comparisons) -> str:

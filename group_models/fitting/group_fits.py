@@ -20,7 +20,8 @@ from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken, weighted_medians
 from group_models.evaluation import grouped_metrics, why_no_metrics
 from group_models.fitting.intervals import GroupIntervals
-from group_models.fitting.outcomes import MEASURED, TRAIN_MEDIAN, FitSettings, identity, stored_columns
+from group_models.fitting.measures import TRAIN_MEDIAN
+from group_models.fitting.outcomes import MEASURED, FitSettings, identity, stored_columns
 from group_models.fitting.reasons import GroupImportances, GroupReasons, GroupRows, Seen, importance_columns
 from group_models.fitting.references import Columns, UnitPredictions
 from group_models.fitting.unit_rows import UnitRows

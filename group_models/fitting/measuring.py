@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,15 @@ import pandas as pd
 from group_models.comparing import Ints
 from group_models.estimators.base import Predictor
 from group_models.evaluation import Floats, Stage
+from group_models.fitting.class_sums import ClassSums
 from group_models.fitting.comparisons import Comparison, Comparisons, merged
 from group_models.fitting.deaths import NOT_THE_FITS, Death, FitLimits, death_columns, memory_reason, raised_columns
 from group_models.fitting.guards import Guard
 from group_models.fitting.intervals import Residuals
+from group_models.fitting.measures import comparable
 from group_models.fitting.references import NAMES, ModelRow, ensemble_of, predicted
 from group_models.fitting.summing import RegressionSums
+from group_models.labels import Labels
 from group_models.spec import Metric
 
 FAILURE = ("status", "reason", "error_type", "error_message", "error_stage", "traceback")
@@ -30,6 +33,25 @@ _STAGE: Stage = "evaluate"
 _LEAST_S = 0.001
 _NOTHING = -(2**63) - 1
 """Before the time of any row, those without a time included."""
+
+
+Sums: TypeAlias = RegressionSums | ClassSums
+
+
+def sums_of(y: Floats, prediction: Floats, labels: Labels | None, weight: Floats | None) -> Sums:
+    """Return the sums of one batch: of numbers, or of probabilities of labels."""
+    if labels is None:
+        return RegressionSums.of(y, prediction, weight)
+    return ClassSums.of(y, prediction, labels.names, weight)
+
+
+def merged_sums(one: Sums, other: Sums) -> Sums:
+    """Return the sums of the rows of both; where one has none it may be of another kind."""
+    if isinstance(one, ClassSums) and isinstance(other, ClassSums):
+        return one.merge(other)
+    if isinstance(one, RegressionSums) and isinstance(other, RegressionSums):
+        return one.merge(other)
+    return one if one.count else other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +64,8 @@ class Measured:
         Columns `FAILURE` of the first thing that stopped it; None where nothing did.
     """
 
-    model: RegressionSums = dataclasses.field(default_factory=RegressionSums)
-    baseline: RegressionSums = dataclasses.field(default_factory=RegressionSums)
+    model: Sums = dataclasses.field(default_factory=RegressionSums)
+    baseline: Sums = dataclasses.field(default_factory=RegressionSums)
     failure: dict[str, Any] | None = None
     compared: Comparisons = dataclasses.field(default_factory=dict)
     residuals: Residuals = dataclasses.field(default_factory=Residuals)
@@ -51,8 +73,8 @@ class Measured:
     def merge(self, other: Measured) -> Measured:
         """Return what came of the rows of both; of two failures the first."""
         return Measured(
-            self.model.merge(other.model),
-            self.baseline.merge(other.baseline),
+            merged_sums(self.model, other.model),
+            merged_sums(self.baseline, other.baseline),
             self.failure or other.failure,
             merged(self.compared, other.compared),
             self.residuals.merge(other.residuals),
@@ -67,15 +89,15 @@ class Reference:
     seen_until_us: int
     _model: Predictor | None = None
 
-    def predict_newer(self, x: pd.DataFrame, time_us: Ints) -> Floats:
-        """Return its predictions; NaN for rows that it has seen, and for all where it fails."""
+    def predict_newer(self, x: pd.DataFrame, time_us: Ints, y: Floats, labels: Labels | None = None) -> Floats:
+        """Return what it is compared by; NaN for rows that it has seen, and for all where it fails."""
 
         def loaded() -> Predictor:
             if self._model is None:
                 self._model = self.load()
             return self._model
 
-        return np.where(time_us > self.seen_until_us, predicted(loaded, x), np.nan)
+        return np.where(time_us > self.seen_until_us, predicted(loaded, x, y, labels), np.nan)
 
 
 def references_of(models: Sequence[bytes], links: tuple[int, int], index: int) -> dict[str, Reference]:
@@ -111,6 +133,8 @@ class Meter:
         How many meters of the same ensemble follow one another, each with its share of the time.
     references
         By name, the models that it is compared with.
+    labels
+        Of models of classes the labels of the set.
     """
 
     def __init__(
@@ -121,6 +145,7 @@ class Meter:
         rounds: int = 1,
         references: Mapping[str, Reference] = MappingProxyType({}),
         metric: Metric = "mae",
+        labels: Labels | None = None,
     ) -> None:
         self._load = load
         self._limits = limits
@@ -129,6 +154,7 @@ class Meter:
         self._seconds = 0.0
         self._references = dict(references)
         self._metric = metric
+        self._labels = labels
         self.measured = Measured()
 
     def add(
@@ -153,23 +179,23 @@ class Meter:
             self.measured = dataclasses.replace(self.measured, failure=found)
             return
         compared = self._compared(x, y, found, np.zeros(len(y), dtype=np.int64) if time_us is None else time_us, weight)
-        model, median = RegressionSums.of(y, found, weight), RegressionSums.of(y, baseline, weight)
+        model, simple = (sums_of(y, each, self._labels, weight) for each in (found, baseline))
         residuals = Residuals() if row_hash is None else Residuals(np.abs(found - y), row_hash)
-        sums = Measured(model, median, compared=compared, residuals=residuals)
+        sums = Measured(model, simple, compared=compared, residuals=residuals)
         self.measured = self.measured.merge(sums)
 
     def _compared(
         self, x: pd.DataFrame, y: Floats, prediction: Floats, time_us: Ints, weight: Floats | None
     ) -> dict[str, Comparison]:
         """Return how the references do on the same rows; one that breaks a limit is asked no more."""
-        found = {}
+        found, own = {}, comparable(prediction, y, self._labels)
         for name, reference in list(self._references.items()):
             with Guard(self._limits) as guard:
-                done = guard.run(functools.partial(reference.predict_newer, x, time_us))
+                done = guard.run(functools.partial(reference.predict_newer, x, time_us, y, self._labels))
             if isinstance(done, Death):
                 del self._references[name]
                 continue
-            found[name] = Comparison.of(y, prediction, done, self._metric, weight)
+            found[name] = Comparison.of(y, own, done, self._metric, weight)
         return found
 
     def _guarded(self, x: pd.DataFrame) -> Floats | dict[str, Any]:
@@ -188,7 +214,7 @@ class Meter:
         if self._model is None:
             self._model = self._load()
         found = np.asarray(self._model.predict(x), dtype=np.float64)
-        if found.shape != (len(x),):
+        if found.shape != ((len(x),) if self._labels is None else (len(x), len(self._labels.names))):
             raise ValueError(f"{len(x)} rows got predictions of shape {found.shape}")
         return found
 

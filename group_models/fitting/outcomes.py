@@ -11,19 +11,18 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from group_models.artifacts import FORMAT, digest, serialize
+from group_models.artifacts import FORMAT, NEWEST, digest, serialize
 from group_models.estimators.base import EstimatorSettings, Fitted
+from group_models.estimators.classifiers import ONE_CLASS
 from group_models.fitting.deaths import NO_LIMITS, FitLimits
 from group_models.frames import ColumnKind
+from group_models.labels import Labels
 from group_models.mlmodel import MlmodelTemplate
 from group_models.spec import Importance, Metric, Tune
 from group_models.tables import STORE, WHOLE, moment, utc_now
 
 RESULT = tuple(name for name in STORE.names if name not in ("model_set", "run_id", "wave", "number", "attempt"))
 """Columns of a store row that a unit fills; the wave's adapter adds the others."""
-
-TRAIN_MEDIAN = "train_median"
-"""Key of `baseline_metrics` of a part: the median target of the rows that its measured model was fitted on."""
 
 MEASURED = WHOLE + 1
 """Part of the model of a whole key that has not seen the holdout; of a salted key's part it is `part + n_parts`."""
@@ -127,6 +126,11 @@ class FitSettings:
         names = ("estimator", "template", "features", "alternatives", "tuning")
         return dataclasses.replace(self, **{name: getattr(of_place, name) for name in names})
 
+    @property
+    def labels(self) -> Labels | None:
+        """The labels of a classification; None of a regression."""
+        return self.estimator.labels
+
     def choosing(self, place: int) -> FitSettings:
         """Return the settings with the estimator that is in this place of the candidates, the own one first."""
         if place == 0:
@@ -148,12 +152,17 @@ def identity(
     return {
         "key_id": key_id,
         "part": part,
-        "format": FORMAT,
+        "format": FORMAT if is_plain(settings.estimator) else NEWEST,
         "estimator": estimator,
         "unit": unit,
         "seed": seed,
         "holdout_from": None if settings.holdout_from_us is None else moment(settings.holdout_from_us),
     }
+
+
+def is_plain(estimator: EstimatorSettings) -> bool:
+    """Return whether models are such as the readers of `artifacts.FORMAT` know: of numbers, as they are."""
+    return estimator.labels is None and estimator.transform is None
 
 
 def stored_columns(fitted: Fitted, key_id: str, key: str, settings: FitSettings) -> dict[str, Any]:
@@ -172,6 +181,17 @@ def stored_columns(fitted: Fitted, key_id: str, key: str, settings: FitSettings)
         "model_bytes": len(data),
         "sha256": digest(data),
     }
+
+
+def one_class_columns(fitted: Fitted, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return status and reason of a key whose rows have one label only; nothing of any other, or of one without model.
+
+    Such a key has a model, which always says that label.
+    """
+    if ONE_CLASS not in fitted.params or columns["status"] != "trained":
+        return {}
+    said = f"all its rows have the label {fitted.params[ONE_CLASS]!r}: its model says nothing else"
+    return {"status": "one_class", "reason": "; ".join(filter(None, (columns.get("reason"), said)))}
 
 
 def result_frame(outcomes: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -6,14 +6,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from group_models.evaluation import why_no_metrics
 from group_models.fitting.comparisons import entries
+from group_models.fitting.measures import TRAIN_MEDIAN, shares_of
 from group_models.fitting.measuring import Measured
-from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings, identity
+from group_models.fitting.outcomes import FitSettings, identity
 from group_models.fitting.part_reasons import importance_of_parts, train_errors_of_parts
 from group_models.fitting.reasons import TrainErrors
 from group_models.fitting.units import EMPTY_PART
 from group_models.keys import key_seed
+from group_models.labels import Labels
 from group_models.tables import WHOLE
 
 PART_COLUMNS = (
@@ -37,7 +41,8 @@ class PartsOutcome:
     measured
         The parts, as the store numbers them, whose models have not seen the holdout.
     baseline
-        Mean of the medians of those parts' training rows: what the median would predict, were it salted too.
+        Mean of the medians of those parts' training rows: what the median would predict, were it salted too; of
+        classes the mean share of each label.
     train_errors
         Those of the parts on their own training rows together; None where one was not measured.
     """
@@ -45,7 +50,7 @@ class PartsOutcome:
     key_id: str
     columns: dict[str, Any]
     measured: tuple[int, ...]
-    baseline: float
+    baseline: float | tuple[float, ...]
     settings: FitSettings
     train_errors: TrainErrors | None = None
 
@@ -74,7 +79,6 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     tried = sorted((row for row in rows if row["status"] != EMPTY_PART), key=lambda row: row["part"])
     final = [row for row in tried if row["part"] < n_parts]
     measured = [row["part"] for row in tried if _median(row) is not None]
-    medians = [median for row in tried if (median := _median(row)) is not None]
     columns = {
         **identity(key_id, WHOLE, planned["unit"], key_seed(settings.seed, key_id), settings.estimator.label, settings),
         **_estimators(final, settings),
@@ -88,7 +92,7 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
     errors = train_errors_of_parts([row for row in tried if row["part"] in measured])
     if errors is not None:
         columns |= errors.columns({}, settings, held_rows=0)
-    baseline = sum(medians) / len(medians) if medians else 0.0
+    baseline = _baseline(tried, settings.labels)
     outcome = PartsOutcome(key_id, columns, tuple(measured), baseline, settings, errors)
     if outcome.is_trained and not outcome.has_holdout and settings.holdout_by != "none":
         # Without a part that has not seen the holdout, what is held out is all there is.
@@ -104,7 +108,7 @@ def with_metrics(outcome: PartsOutcome, measured: Measured) -> dict[str, Any]:
     if model.not_finite:
         said = f"{model.not_finite} of {model.count} predictions on the holdout are not finite"
         return {**outcome.columns, "status": "failed", "error_stage": "evaluate", "reason": f"evaluate: {said}"}
-    compared = entries(measured.compared, model.count)
+    compared = entries(measured.compared, model.count, outcome.settings.metric)
     metrics: dict[str, Any] = {
         "metrics": model.metrics(),
         "baseline_metrics": {**measured.baseline.metrics(), **compared},
@@ -113,6 +117,15 @@ def with_metrics(outcome: PartsOutcome, measured: Measured) -> dict[str, Any]:
     if outcome.train_errors is not None:
         metrics |= outcome.train_errors.columns(metrics, outcome.settings, held_rows=model.count)
     return {**outcome.columns, **metrics, "holdout_rows": model.count}
+
+
+def _baseline(tried: Sequence[Mapping[str, Any]], labels: Labels | None) -> float | tuple[float, ...]:
+    """Return what the baselines of measured parts predict together."""
+    told = [dict(row["baseline_metrics"]) for row in tried if _median(row) is not None]
+    if labels is not None:
+        shares = [shares_of(of_train, labels) for of_train in told] or [np.zeros(len(labels.names))]
+        return tuple(np.mean(shares, axis=0).tolist())
+    return sum(of_train[TRAIN_MEDIAN] for of_train in told) / len(told) if told else 0.0
 
 
 def _median(row: Mapping[str, Any]) -> float | None:

@@ -17,11 +17,13 @@ from group_models.estimators.contributions import OF_PARENT
 from group_models.estimators.importances import group_importances, importance_of, permuted, spread_places
 from group_models.estimators.linear import Ints, Table
 from group_models.estimators.weights import taken
-from group_models.evaluation import Floats, regression_metrics
+from group_models.evaluation import Floats
 from group_models.fit_errors import MIN_FLAG_ROWS, fit_flags, grouped_errors
 from group_models.fitting.deaths import NOT_THE_FITS
+from group_models.fitting.measures import baseline_prediction, metrics_of, train_baseline
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.unit_rows import Rows
+from group_models.labels import Labels
 from group_models.spec import Metric
 
 Importance: TypeAlias = Mapping[str, float] | None
@@ -45,6 +47,10 @@ class Seen:
     weight: Floats | None
     train: Rows
     held: Rows | None
+
+    def baseline(self, labels: Labels | None) -> dict[str, float]:
+        """Return what the baseline is made of: the median of the training rows, of classes their shares."""
+        return train_baseline(self.y[self.train], labels, taken(self.weight, self.train))
 
 
 def importance_columns(
@@ -70,7 +76,7 @@ def _permuted(measured: Fitted, seen: Seen, settings: FitSettings, seed: int) ->
     y, weight = seen.y[rows], taken(seen.weight, rows)
 
     def error(x: pd.DataFrame) -> float:
-        return regression_metrics(y, measured.predict(x), weight)[settings.metric]
+        return metrics_of(y, measured.predict(x), settings.labels, weight)[settings.metric]
 
     found = permuted(error, seen.x.iloc[rows].reset_index(drop=True), seed=seed)
     return {OF_PARENT if name == PARENT else name: share for name, share in found.items() if name != REFITTED}
@@ -78,32 +84,33 @@ def _permuted(measured: Fitted, seen: Seen, settings: FitSettings, seed: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class TrainErrors:
-    """Errors of a model and of the median on rows that the model was fitted on, by metric."""
+    """Errors of a model and of its baseline on rows that the model was fitted on, by metric."""
 
     rows: int
     own: Mapping[str, float]
     base: Mapping[str, float]
 
     @classmethod
-    def of(cls, fitted: Fitted, seen: Seen, median: float) -> TrainErrors | None:
+    def of(
+        cls, fitted: Fitted, seen: Seen, labels: Labels | None, baseline: Mapping[str, float] | None = None
+    ) -> TrainErrors | None:
         """Return the errors of a model on its training rows; None where it does not predict them all.
 
         Parameters
         ----------
-        median
-            Of the rows that the model was fitted on.
+        baseline
+            What the baseline is made of, where not of these rows alone.
         """
         rows = np.arange(len(seen.y))[seen.train]
         rows = rows[spread_places(len(rows), MAX_TRAIN_ROWS)]
         y, weight = seen.y[rows], taken(seen.weight, rows)
-        start = np.zeros(1, dtype=np.int64)
         try:
-            own = _one(grouped_errors(y, fitted.predict(seen.x.iloc[rows]), start, weight))
+            own = _errors(y, fitted.predict(seen.x.iloc[rows]), labels, weight)
         except NOT_THE_FITS:
             raise
         except BaseException:  # noqa: BLE001 - user code: what cannot be measured is no failure
             return None
-        base = _one(grouped_errors(y, np.full(len(y), median), start, weight))
+        base = _errors(y, baseline_prediction(len(y), baseline or seen.baseline(labels), labels), labels, weight)
         return cls(len(rows), own, base) if all(map(np.isfinite, own.values())) else None
 
     def columns(self, measured: Mapping[str, Any], settings: FitSettings, *, held_rows: int) -> dict[str, Any]:
@@ -117,6 +124,12 @@ class TrainErrors:
         errors = self.own[metric], holdout, self.base[metric], base
         flag: str | None = fit_flags(*(np.array([error]) for error in errors))[0]
         return flag
+
+
+def _errors(y: Floats, prediction: Floats, labels: Labels | None, weight: Floats | None) -> dict[str, float]:
+    if labels is None:
+        return _one(grouped_errors(y, prediction, np.zeros(1, dtype=np.int64), weight))
+    return {"log_loss": metrics_of(y, prediction, labels, weight)["log_loss"]}
 
 
 def _one(errors: Mapping[str, Floats]) -> dict[str, float]:

@@ -18,10 +18,13 @@ import pandas as pd
 from group_models.artifacts import load_model
 from group_models.comparing import ROWS, grouped_comparison
 from group_models.estimators.base import Predictor
+from group_models.estimators.classes import labels_of
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, LinearForms
 from group_models.fitting.deaths import NOT_THE_FITS
+from group_models.fitting.measures import comparable
 from group_models.fitting.unit_rows import UnitRows
+from group_models.labels import Labels
 from group_models.spec import Metric
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -144,9 +147,9 @@ def links(parent: int, over_all: int) -> bytes:
 
 
 def predict_held(
-    unit: UnitRows, keys: Sequence[bytes | None], models: Sequence[bytes], metric: Metric
+    unit: UnitRows, keys: Sequence[bytes | None], models: Sequence[bytes], metric: Metric, labels: Labels | None = None
 ) -> UnitPredictions:
-    """Return what the references predict of the unit's held out rows.
+    """Return what the references predict of the unit's held out rows; of classes the chance of each row's own label.
 
     Parameters
     ----------
@@ -165,11 +168,11 @@ def predict_held(
         is_asked = (asked == reference).any(axis=1)
         places = np.flatnonzero(held & is_asked[owner])
         if len(places):
-            prediction = _predicted(of_parent, unit.x(places))
+            prediction = _predicted(of_parent, unit, places, labels)
             for name in range(2):
                 is_own = asked[owner[places], name] == reference
                 values[name, places[is_own]] = prediction[is_own]
-    _predict_champions(unit, _by_reference(rows, "champion"), held, values[NAMES.index("champion")])
+    _predict_champions(unit, _by_reference(rows, "champion"), held, values[NAMES.index("champion")], labels)
     return UnitPredictions(values, metric)
 
 
@@ -181,8 +184,8 @@ def _by_reference(rows: Sequence[ModelRow], role: Role) -> dict[int, list[ModelR
     return found
 
 
-def _predicted(rows: Sequence[ModelRow], x: pd.DataFrame) -> Floats:
-    return predicted(lambda: ensemble_of(rows), x)
+def _predicted(rows: Sequence[ModelRow], unit: UnitRows, places: Ints, labels: Labels | None) -> Floats:
+    return predicted(lambda: ensemble_of(rows), unit.x(places), unit.y[places], labels)
 
 
 def ensemble_of(rows: Sequence[ModelRow]) -> Predictor:
@@ -190,10 +193,11 @@ def ensemble_of(rows: Sequence[ModelRow]) -> Predictor:
     return EnsemblePredictor(tuple(row.load() for row in rows))
 
 
-def predicted(load: Callable[[], Predictor], x: pd.DataFrame) -> Floats:
-    """Return the predictions of a reference; NaN for all where its model fails: it is no comparison then."""
+def predicted(load: Callable[[], Predictor], x: pd.DataFrame, y: Floats, labels: Labels | None) -> Floats:
+    """Return what a reference is compared by; NaN for all where its model fails: it is no comparison then."""
     try:
-        prediction = np.asarray(load().predict(x), dtype=np.float64)
+        model = load()
+        prediction = comparable(np.asarray(model.predict(x), dtype=np.float64), y, labels, labels_of(model))
     except NOT_THE_FITS:
         raise
     except BaseException:  # noqa: BLE001 - a user's stored model: its keys are not compared with it
@@ -202,7 +206,11 @@ def predicted(load: Callable[[], Predictor], x: pd.DataFrame) -> Floats:
 
 
 def _predict_champions(
-    unit: UnitRows, champions: Mapping[int, Sequence[ModelRow]], held: npt.NDArray[np.bool_], values: Floats
+    unit: UnitRows,
+    champions: Mapping[int, Sequence[ModelRow]],
+    held: npt.NDArray[np.bool_],
+    values: Floats,
+    labels: Labels | None,
 ) -> None:
     """Predict each key's fair rows with the model that serves it now, in place; linear models all at once."""
     forms: list[tuple[LinearForm, Ints]] = []
@@ -216,7 +224,7 @@ def _predict_champions(
         if form is not None and form.shape.names == tuple(unit.features):
             forms.append((form, fair))
         elif len(fair):
-            values[fair] = _predicted(rows, unit.x(fair))
+            values[fair] = _predicted(rows, unit, fair, labels)
     for numeric, text in dict.fromkeys((form.shape.numeric, tuple(form.shape.text)) for form, _ in forms):
         alike = [each for each in forms if (each[0].shape.numeric, tuple(each[0].shape.text)) == (numeric, text)]
         places = np.concatenate([fair for _, fair in alike])

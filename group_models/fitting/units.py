@@ -14,19 +14,20 @@ import pandas as pd
 
 from group_models.estimators.base import Family, Fitted, one_thread
 from group_models.estimators.batched import BatchedFamily
-from group_models.estimators.weights import taken, weighted_median
-from group_models.evaluation import Stage, infinite_columns, regression_metrics, why_no_metrics
+from group_models.estimators.weights import taken
+from group_models.evaluation import Stage, infinite_columns, why_no_metrics
 from group_models.fitting.choosing import families_of
 from group_models.fitting.deaths import Death, FitError, death_columns, raised_columns
 from group_models.fitting.group_fits import fit_groups
 from group_models.fitting.guards import Guard
 from group_models.fitting.intervals import interval_columns
 from group_models.fitting.isolation import fit_in_child, run_in_child
+from group_models.fitting.measures import baseline_metrics, comparable, metrics_of, not_finite
 from group_models.fitting.outcomes import (
     MEASURED,
-    TRAIN_MEDIAN,
     FitSettings,
     identity,
+    one_class_columns,
     result_frame,
     stored_columns,
 )
@@ -130,7 +131,7 @@ def predict_references(
     links = ordered["links"].tolist() if "links" in ordered else [None] * len(ordered)
 
     def predict() -> UnitPredictions:
-        return predict_held(unit, links, models, settings.metric)
+        return predict_held(unit, links, models, settings.metric, settings.labels)
 
     done = run_in_child(predict, settings.limits) if settings.is_isolated else guard.run(predict)
     return none if isinstance(done, Death) else done
@@ -222,17 +223,16 @@ def _train_key(
     measured: dict[str, Any] = {}
     if holdout is not None:
         progress.stage = "evaluate"
-        measured = _measure(fitted, key, train, holdout, predicted, settings)
-    median = weighted_median(key.y[train], taken(key.weight, train))
-    if (errors := TrainErrors.of(fitted, seen, median)) is not None:
+        measured = _measure(fitted, key, seen, holdout, settings, predicted)
+    if (errors := TrainErrors.of(fitted, seen, settings.labels)) is not None:
         held_rows = int(key.is_holdout.sum()) if measured else 0
         measured |= errors.columns(measured, settings, held_rows=held_rows)
     final = _refit(fitted, key, family, settings, seed, progress)
     measured |= importance_columns(final, fitted, seen, settings, seed)
-    outcomes = [{"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}]
+    columns = {"reason": reason, **measured, **stored_columns(final, key.key_id, key.key, settings)}
+    outcomes = [columns | one_class_columns(final, columns)]
     if settings.keeps_measured and holdout is not None:
-        of_train = {TRAIN_MEDIAN: median}
-        kept = {"baseline_metrics": of_train, "part": MEASURED}
+        kept = {"baseline_metrics": seen.baseline(settings.labels), "part": MEASURED}
         outcomes.append({**stored_columns(fitted, key.key_id, key.key, settings), **kept})
     return [choice.told(outcome) for outcome in outcomes]
 
@@ -267,11 +267,11 @@ def _part_outcomes(
     train on but the holdout's, nothing has.
     """
     is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
-    median = weighted_median(key.y[seen.train], taken(key.weight, seen.train))
     # A part of one's own estimator predicts first where the ensemble is measured, and there its key answers for it.
-    errors = None if settings.estimator.name is None else TrainErrors.of(fitted, seen, median)
+    errors = None if settings.estimator.name is None else TrainErrors.of(fitted, seen, settings.labels)
     beside = {} if errors is None else named(errors.base)
-    of_train: dict[str, Any] = {"baseline_metrics": None if is_leaking else {TRAIN_MEDIAN: median, **beside}}
+    baseline = None if is_leaking else {**seen.baseline(settings.labels), **beside}
+    of_train: dict[str, Any] = {"baseline_metrics": baseline}
     of_train["train_metrics"] = None if errors is None else named(errors.own)
     final = _refit(fitted, key, family, settings, seed, progress)
     importance = importance_columns(final, fitted, seen, settings, seed)
@@ -323,19 +323,17 @@ def _rows(flags: npt.NDArray[np.bool_]) -> Rows:
 
 
 def _measure(
-    fitted: Fitted, key: KeyRows, train: Rows, holdout: Rows, predicted: UnitPredictions, settings: FitSettings
+    fitted: Fitted, key: KeyRows, seen: Seen, holdout: Rows, settings: FitSettings, predicted: UnitPredictions
 ) -> dict[str, Any]:
-    """Return metrics of the model, of the training median and of its references, on the holdout only."""
-    y = key.y[holdout]
+    """Return metrics of the model, of its baseline (median or prior) and of its references, on the holdout only."""
+    y, weight, labels = key.y[holdout], taken(key.weight, holdout), settings.labels
     prediction = fitted.predict(key.x.iloc[holdout])
-    wrong = int(np.count_nonzero(~np.isfinite(prediction)))
-    if wrong:
+    if wrong := not_finite(prediction):
         raise FitError(f"{wrong} of {len(y)} predictions on the holdout are not finite")
-    median = np.full(len(y), weighted_median(key.y[train], taken(key.weight, train)))
-    weight = taken(key.weight, holdout)
-    compared = predicted.take(holdout).compared(y, prediction, np.zeros(1, dtype=np.int64), weight).of_key(0)
+    own = comparable(prediction, y, labels)
+    compared = predicted.take(holdout).compared(y, own, np.zeros(1, dtype=np.int64), weight).of_key(0)
     return {
-        "metrics": regression_metrics(y, prediction, weight),
-        "baseline_metrics": regression_metrics(y, median, weight) | compared,
+        "metrics": metrics_of(y, prediction, labels, weight),
+        "baseline_metrics": baseline_metrics(y, seen.baseline(labels), labels, weight) | compared,
         **interval_columns(y, prediction, key.row_hash[holdout], settings.intervals),
     }

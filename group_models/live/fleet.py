@@ -13,7 +13,7 @@ from group_models.live.releases import Release
 from group_models.live.sets import read_key_kinds, read_runs, read_without_pins
 from group_models.ports import Tables, Where
 from group_models.spec import Metric, Spec
-from group_models.tables import MANIFEST
+from group_models.tables import MANIFEST, NEW_MODEL
 
 
 def publish_trained(tables: Tables, spec: Spec, run_id: str) -> tuple[Release | None, str | None]:
@@ -52,5 +52,5 @@ def read_refusal(tables: Tables, model_set: str, run_id: str, gate: FleetGate, m
     own = level_name(list(read_key_kinds(tables, model_set, [run_id])))
     rows = rows.filter(pc.equal(rows["level"], own))
     has_served = pc.is_in(rows["key_id"], pa.array(sorted(live.models()), pa.string()))
-    is_new = pc.equal(rows["status"], "trained").to_numpy()
+    is_new = pc.is_in(rows["status"], pa.array(NEW_MODEL)).to_numpy()
     return fleet_refusal(rows["baseline_metrics"], is_new, has_served.to_numpy(), gate, metric)

@@ -14,9 +14,9 @@ from group_models.live.sets import Live
 from group_models.planning.incremental import PAST, History
 from group_models.planning.source_checks import LastRun
 from group_models.ports import Tables, Where
-from group_models.tables import MANIFEST, RUN
+from group_models.tables import MANIFEST, NEW_MODEL, RUN
 
-_MEASURED = ("trained", "rejected", "model_too_big")
+_MEASURED = (*NEW_MODEL, "rejected", "model_too_big")
 """Statuses of keys whose fit took as long as a fit takes; of one that was cut off nobody knows how many rows it had."""
 
 _FITS_OF_KEY = 2

@@ -21,12 +21,12 @@ from group_models.live.gating import Gated, gate
 from group_models.planning.plans import FITTED
 from group_models.planning.windows import LEFT_OUT
 from group_models.spec import Limits, Metric
-from group_models.tables import MANIFEST, WHOLE
+from group_models.tables import MANIFEST, NEW_MODEL, WHOLE
 
 FAILED = ("failed", "crashed", "timed_out", "out_of_memory", "model_too_big")
 """Statuses of keys that were tried and have no new model."""
 
-FITTING = ("trained", "rejected")
+FITTING = (*NEW_MODEL, "rejected")
 """Statuses of keys that have a new model, whether it serves or a gate rejected it."""
 
 STATUSES = (
@@ -169,7 +169,7 @@ def _gated(
 ) -> Gated:
     """Return which of the keys' new models gates reject."""
     is_own = pc.equal(plan.column("level"), levels.own) if levels is not None else pc.is_valid(plan.column("level"))
-    is_tried = (status == "trained") & is_own.to_numpy()
+    is_tried = np.isin(status.astype(str), NEW_MODEL) & is_own.to_numpy()
     has_model = np.array([key_id in live for key_id in plan.column("key_id").to_pylist()], dtype=bool)
     maps = outcome.column("metrics"), outcome.column("baseline_metrics")
     return gate(*maps, is_tried, has_model, run.gates or Gates(), run.metric)
@@ -190,7 +190,7 @@ def _serving(
     key_ids = plan.column("key_id").to_pylist()
     before = np.array([live.get(key_id) for key_id in key_ids], dtype=object)
     before[is_handed] = None
-    is_new = status == "trained"
+    is_new = np.isin(status.astype(str), NEW_MODEL)
     model_run = np.where(is_new, run_id, before)
     has_none = pd.isna(model_run)
     serves = np.where(is_new, "new", np.where(has_none, "none", "previous")).astype(object)

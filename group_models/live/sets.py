@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from group_models.errors import DataError, StateError
 from group_models.frames import ColumnKind
 from group_models.keys import KeyKind, key_json, show_key
+from group_models.labels import Labels, union
 from group_models.levels import Levels
 from group_models.libraries import Versions, needed
 from group_models.live import releases
@@ -26,7 +28,7 @@ from group_models.live.folding import live_set
 from group_models.live.manifest import first_rows
 from group_models.live.widths import levels_of, with_widths
 from group_models.ports import LOG_OWNER, Tables, Where
-from group_models.tables import MANIFEST, RELEASE, RUN, STORE, WHOLE
+from group_models.tables import MANIFEST, NEW_MODEL, RELEASE, RUN, STORE, WHOLE
 
 Alias = Literal["champion", "challenger"]
 
@@ -59,6 +61,8 @@ class Live:
     parents
         The columns of the levels whose models serve keys without one, as the newest run that counts and answers for
         all keys has them.
+    run_labels
+        Per run that trained a live model of classes, its labels as `Labels.to_json` writes them.
     intervals
         The levels of which scored rows get bounds: those of the specs of the runs that trained live models.
     """
@@ -69,7 +73,25 @@ class Live:
     run_libraries: Mapping[str, tuple[Versions, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
     pinned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     parents: Sequence[Sequence[str]] = ()
+    run_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     intervals: Sequence[float] = ()
+
+    @functools.cached_property
+    def labels(self) -> Labels | None:
+        """The labels that the probabilities of scored rows stand under; None where models predict numbers.
+
+        Raises
+        ------
+        DataError
+            Some models predict numbers and others classes.
+        """
+        others = sorted(set(self.run_features) - set(self.run_labels))
+        if others and self.run_labels:
+            raise DataError(
+                f"the live models of run {others[0]} predict numbers and those of run {min(self.run_labels)} classes; "
+                "retrain the others, or roll back"
+            )
+        return union(Labels.parse(self.run_labels[run_id]) for run_id in sorted(self.run_labels))
 
     @property
     def levels(self) -> Levels:
@@ -192,6 +214,14 @@ def read_key_kinds(tables: Tables, model_set: str, runs: Sequence[str] | None = 
     return _key_kinds(started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string()))))
 
 
+def read_task(tables: Tables, model_set: str) -> str | None:
+    """Return the task of the run that started last of those that count for champion; None where none does."""
+    runs = sorted(releases.counted(read_releases(tables, model_set), "champion"))
+    started = read_runs(tables, model_set)
+    specs = started.filter(pc.is_in(started["run_id"], pa.array(runs, pa.string()))).sort_by("at")["spec"].to_pylist()
+    return str(json.loads(specs[-1] or "{}").get("task", "regression")) if specs else None
+
+
 def read_levels(tables: Tables, model_set: str, runs: Sequence[str]) -> Levels:
     """Return the levels of the newest of these runs that answers for all keys, without one of the newest."""
     started = read_runs(tables, model_set)
@@ -298,14 +328,17 @@ def _described(
     of_levels = started.filter(pc.is_in(started["run_id"], pa.array(counting, pa.string())))
     parents, intervals = _parents(of_levels), levels_of(serving["spec"].to_pylist())
     keys = with_widths(keys, described["interval"].tolist(), intervals, Levels(kinds, parents))
-    return Live(keys, _run_features(serving), kinds, _run_libraries(serving), parents=parents, intervals=intervals)
+    return Live(
+        keys, _run_features(serving), kinds, _run_libraries(serving), parents=parents,
+        run_labels=_run_labels(serving), intervals=intervals,
+    )  # fmt: skip
 
 
 def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFrame:
     """Return by (run, key) what manifest and store know of the models of these runs."""
     where: Where = {"model_set": [model_set], "run_id": list(runs)}
     # Runs that leave most keys unchanged have a row for each of them all the same.
-    trained: Where = {**where, "status": ["trained"]}
+    trained: Where = {**where, "status": NEW_MODEL}
     manifest = tables.read(MANIFEST, columns=_OF_MODEL, where=trained) if runs else MANIFEST.empty().select(_OF_MODEL)
     described = manifest.to_pandas().drop_duplicates(["run_id", "key_id"]).set_index(["run_id", "key_id"])
     columns = ("run_id", "key_id", "part", "number")
@@ -320,6 +353,11 @@ def _of_models(tables: Tables, model_set: str, runs: Sequence[str]) -> pd.DataFr
 def _run_features(started: pa.Table) -> dict[str, dict[str, ColumnKind]]:
     pairs = zip(started["run_id"].to_pylist(), started["feature_kinds"].to_pylist(), strict=True)
     return {run_id: dict(kinds) for run_id, kinds in pairs}
+
+
+def _run_labels(started: pa.Table) -> dict[str, str]:
+    pairs = zip(started["run_id"].to_pylist(), started["labels"].to_pylist(), strict=True)
+    return {run_id: labels for run_id, labels in pairs if labels is not None}
 
 
 def _run_libraries(started: pa.Table) -> dict[str, tuple[Versions, tuple[str, ...]]]:

@@ -266,6 +266,23 @@ def _decide_oversize(
         why = f", not distributed: {why_not}" if spec.oversize == "distribute" else ""
         used = [f"trained in {n} parts{why}" for n in parts]
     decided.reason[is_oversize] = [f"{text}; {how}" for text, how in zip(said, used, strict=True)]
+    if spec.oversize == "sample" or "salted" in decided.decision[is_oversize]:
+        each = usable * share if spec.oversize == "sample" else usable / np.ceil(1 / share)
+        is_wide = usable * (spec.max_key_bytes / nbytes) < spec.max_rows[0]
+        _leave_thin(np.flatnonzero(is_oversize), np.where(is_wide, each, np.inf), spec, decided)
+
+
+def _leave_thin(places: npt.NDArray[np.intp], rows: Floats, spec: Spec, decided: Decided) -> None:
+    """Leave out the keys of which a part, or a sample, that is within the bytes has fewer rows than a key must have."""
+    for at, kept in zip(places, rows, strict=True):
+        if kept >= spec.limits.min_rows:
+            continue
+        decided.decision[at], decided.n_parts[at], decided.share[at] = "too_big", 1, 1.0
+        decided.reason[at] = (
+            f"{decided.reason[at].partition(';')[0]}; within max_key_bytes are {int(kept):,} of its wide rows, fewer "
+            f"than min_rows {spec.limits.min_rows:,}: raise max_key_bytes and max_unit_bytes, or leave the widest text "
+            "feature out"
+        )
 
 
 def thin_parts(plan: Plan, largest: Mapping[str, int], spec: Spec) -> Plan:

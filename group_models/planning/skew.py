@@ -270,7 +270,10 @@ def _one_key(keys: pa.Table, spec: Spec, is_own: npt.NDArray[np.bool_], seconds:
     usable = _numbers(keys, "usable_rows")
     share = usable[at] / max(usable[is_own].sum(), 1)
     row = keys.slice(at, 1).to_pylist()[0]
-    fair = max(spec.limits.min_rows, int(usable[at] * ideal / of_key[at]))
+    share_used = np.nan_to_num(_numbers(keys, "sample_share"), nan=1.0)[at]
+    parts = max(_parts(keys)[at], 1)
+    rows_of_fit = usable[at] * share_used / parts
+    fair = max(spec.limits.min_rows, int(rows_of_fit * ideal / of_key[at]))
     most, limit = (spec if is_own[at] else ParentSpec.of(spec)).max_rows
     limit = limit if is_own[at] else "max_parent_rows"
     way_out = f"lower limits.{limit} (now {most:,}; about {_rounded(fair):,} would do)"
@@ -279,7 +282,7 @@ def _one_key(keys: pa.Table, spec: Spec, is_own: npt.NDArray[np.bool_], seconds:
     return (
         f"one key decides how long the run takes: {show_key(dict(row['key']))} with {share:.1%} of "
         f"all rows needs {duration_text(of_key[at])} of {duration_text(seconds)}, ideally it would be "
-        f"{duration_text(ideal)}; salt it: {way_out}"
+        f"{duration_text(ideal)}; salt it{' more' if parts > 1 else ''}: {way_out}"
     )
 
 

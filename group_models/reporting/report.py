@@ -9,22 +9,24 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from group_models.comparing import simplest
 from group_models.keys import show_key
 from group_models.live.metrics import first_metric
 from group_models.live.releases import Release
+from group_models.spec import Metric
 from group_models.texts import some_of
 
 
-def _row_columns(metric: str) -> tuple[str, ...]:
+def _row_columns(metric: Metric) -> tuple[str, ...]:
     """Return the columns of manifest rows as people read them, with the metric that is the first one of the rows."""
     return ("key", "status", "serves", "model_run_id", "rows", metric, _of_median(metric), "reason")
 
 
-def _of_median(metric: str) -> str:
-    return f"median's {metric}"
+def _of_median(metric: Metric) -> str:
+    return f"{simplest(metric)}'s {metric}"
 
 
-def _left_out(metric: str) -> tuple[str, ...]:
+def _left_out(metric: Metric) -> tuple[str, ...]:
     """Return what a narrow terminal does without, in this order; `--json` has everything."""
     return (_of_median(metric), "model_run_id", "rows", "serves", "reason")
 
@@ -56,7 +58,7 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], *, width: int = 16
     return table
 
 
-def _fitting(cells: Sequence[Mapping[str, Text]], metric: str, width: int) -> dict[str, int]:
+def _fitting(cells: Sequence[Mapping[str, Text]], metric: Metric, width: int) -> dict[str, int]:
     """Return the columns for which there is room, and how wide each is; `key` and `reason` share what is left."""
     columns = _row_columns(metric)
     texts = {name: [name, *[row[name].plain for row in cells]] for name in columns}

@@ -15,7 +15,7 @@ from group_models.live.metrics import first_metric, metric_first, read_metric
 from group_models.live.parents import serving_parents
 from group_models.live.sets import Live
 from group_models.ports import Tables, Where
-from group_models.tables import MANIFEST
+from group_models.tables import MANIFEST, NEW_MODEL
 
 _MAPS = ("key", "params", "metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage")
 
@@ -80,7 +80,7 @@ def _with_models(
     runs = sorted({row["model_run_id"] for row in rows if row["serves"] == "previous"})
     if not runs:
         return list(rows)
-    where: Where = {"model_set": [model_set], "run_id": runs, "status": ["trained"]}
+    where: Where = {"model_set": [model_set], "run_id": runs, "status": NEW_MODEL}
     trained = _plain(tables.read(MANIFEST, columns=("run_id", "key_id", *names), where=where))
     models = {(row["run_id"], row["key_id"]): {name: row[name] for name in names} for row in trained}
     nothing = dict.fromkeys(names)

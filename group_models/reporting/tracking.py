@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from group_models.comparing import error_together
 from group_models.errors import StateError
+from group_models.evaluation import Floats
 from group_models.keys import level_name, show_key
 from group_models.live.manifest import FITTING, count_statuses
 from group_models.live.metrics import spec_metric
@@ -39,8 +40,9 @@ _MAX_PARAM, _MAX_PARAMS = 500, 100
 _MANIFEST = (
     "key_id", "key", "status", "serves", "reason", "error_type", "error_message", "rows", "usable_rows", "rows_used",
     "metrics", "baseline_metrics", "holdout_rows", "fit_seconds", "model_bytes", "policy", "n_parts", "model_run_id",
-    "train_metrics", "fit_flag", "importance",
+    "train_metrics", "fit_flag", "importance", "interval", "coverage",
 )  # fmt: skip
+_MAPS = {"metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage"}
 _PLAN = (
     "key_id", "key", "decision", "reason", "rows", "usable_rows", "bytes", "unit", "wave", "n_parts",
     "predicted_seconds",
@@ -139,20 +141,34 @@ def fleet_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
     if not measured:
         return found
     weights = np.array([count for _, _, count in measured], dtype=np.float64)
-    mae, rmse, bias = (np.array([m.get(name, np.nan) for m, _, _ in measured]) for name in ("mae", "rmse", "bias"))
-    own = {"mae": mae, "rmse": rmse}[metric]
+    own = np.array([m.get(metric, np.nan) for m, _, _ in measured])
     baseline = np.array([b.get(metric, np.nan) for _, b, _ in measured])
     found |= {
         "holdout_rows": float(weights.sum()),
-        "mae": error_together("mae", mae, weights),
-        "rmse": error_together("rmse", rmse, weights),
-        "bias": float(np.average(bias, weights=weights)),
+        **_together([m for m, _, _ in measured], weights, metric),
         f"{metric}_baseline": error_together(metric, baseline, weights),
         "share_better": float((own < baseline).mean()),
         f"{metric}_key_p50": float(np.median(own)),
         f"{metric}_key_p90": float(np.quantile(own, 0.9)),
     }
     return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def _together(metrics: Sequence[Mapping[str, float]], weights: Floats, metric: Metric) -> dict[str, float]:
+    """Return the metrics over the rows of all holdouts, those that are means over rows."""
+
+    def of_keys(name: str) -> Floats:
+        return np.array([each.get(name, np.nan) for each in metrics])
+
+    if metric == "log_loss":
+        losses, right = of_keys("log_loss"), of_keys("accuracy")
+        together = error_together("log_loss", losses, weights)
+        return {"log_loss": together, "accuracy": float(np.average(right, weights=weights))}
+    return {
+        "mae": error_together("mae", of_keys("mae"), weights),
+        "rmse": error_together("rmse", of_keys("rmse"), weights),
+        "bias": float(np.average(of_keys("bias"), weights=weights)),
+    }
 
 
 def _verdict_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
@@ -164,6 +180,8 @@ def _verdict_metrics(manifest: pa.Table, metric: Metric) -> dict[str, float]:
 
 def _run_metrics(finished: Mapping[str, Any]) -> dict[str, float]:
     whole = {name: float(finished[name]) for name in ("rows", "keys", "waves") if finished[name] is not None}
+    covered = dict(finished.get("coverage") or ())
+    whole |= {f"coverage_{level}": float(share) for level, share in covered.items()}
     return whole | {f"seconds_{phase}": float(value) for phase, value in finished["seconds"] or ()}
 
 
@@ -229,7 +247,7 @@ def _csv(rows: pa.Table, columns: tuple[str, ...], worst: str | None = None) -> 
         rows = rows.sort_by([(worst, "descending")])
     frame = rows.slice(0, SAMPLE_ROWS).select(list(columns)).to_pandas()
     frame["key"] = [show_key(dict(key)) for key in frame["key"]]
-    for name in {"metrics", "baseline_metrics", "train_metrics", "importance"} & set(columns):
+    for name in _MAPS & set(columns):
         frame[name] = [json.dumps(dict(each)) if each is not None else "" for each in frame[name]]
     text = io.StringIO()
     frame.to_csv(text, index=False)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from group_models.comparing import simplest
 from group_models.keys import level_name
 from group_models.live.gating import values
 from group_models.live.manifest import FITTING
@@ -25,7 +26,7 @@ _READ = ("key_id", "level", "status", "metrics", "baseline_metrics", "holdout_ro
 def verdict_of(rows: pa.Table, metric: Metric) -> Verdict | None:
     """Return whether the models of manifest rows (columns `metrics, baseline_metrics, holdout_rows`) pay."""
     held = rows["holdout_rows"].cast(pa.float64()).to_numpy(zero_copy_only=False)
-    names = {"median": metric, "parent": f"parent_{metric}", "global": f"global_{metric}"}
+    names = {simplest(metric): metric, "parent": f"parent_{metric}", "global": f"global_{metric}"}
     others = {name: values(rows["baseline_metrics"], entry) for name, entry in names.items()}
     others = {name: found for name, found in others.items() if np.isfinite(found).any()}
     return judge(np.nan_to_num(held), values(rows["metrics"], metric), others, metric)

@@ -167,6 +167,7 @@ def _template(prepared: Prepared, settings: FitSettings) -> MlmodelTemplate:
     families = [make_family(each, prepared.features) for each in (prepared.estimator, *prepared.others)]
     needs = [needed for family in families for needed in requirements(family.flavor)]
     return MlmodelTemplate.build(
+        labels=prepared.estimator.labels,
         model_set=settings.model_set,
         run_id=settings.run_id,
         features=prepared.features,

@@ -33,6 +33,10 @@ _NAMED = 3
 """Keys that a message names."""
 
 
+class _IllWorkersError(StateError):
+    """So many keys killed their workers that it may be the workers."""
+
+
 class OneWave:
     """One wave of a run, until each of its keys has a row.
 
@@ -63,7 +67,7 @@ class OneWave:
         self._pool = pool
         self._numbers: Iterator[int] = iter(free_numbers(prepared, settings.run_id, wave))
         self._may_isolate = prepared.spec.isolation != "never"
-        self._has_committed = False
+        self._has_committed = has_commits(prepared, settings.run_id, wave)
 
     def train(self, parts: pa.Table) -> None:
         """Commit a row for each of these parts (columns of `Plan.parts`) that the store has none of.
@@ -102,7 +106,12 @@ class OneWave:
         if is_childless(death) and isolation == "always" and self._commit(parts, settings) is None:
             return
         crashed: list[pa.Table] = []
-        self._halve(parts, settings, crashed)
+        try:
+            self._halve(parts, settings, crashed)
+        except _IllWorkersError:
+            # Workers that trained others are well: these keys are poison, and who goes on finds the next ones.
+            self._commit_crashed(crashed if self._has_committed else [])
+            raise
         self._commit_crashed(crashed)
 
     def _here(self) -> FitSettings:
@@ -126,10 +135,12 @@ class OneWave:
             return
         crashed.append(parts)
         if len(crashed) >= (_MOST_CRASHED if self._has_committed else _CRASHED_IN_A_ROW):
-            raise StateError(
+            is_forbidden = self._prepared.spec.isolation == "never"
+            isolate = ", or say `isolation: auto`, which fits each key in a child process" if is_forbidden else ""
+            raise _IllWorkersError(
                 f"run {self._settings.run_id}: {len(crashed)} keys of {self._named(pa.concat_tables(crashed))} killed "
                 "their workers one after the other; the workers themselves may be ill: look at the standard error of "
-                f"the executors; {go_on(self._settings.run_id)}"
+                f"the executors, and mend the estimator{isolate}; {go_on(self._settings.run_id)}"
             )
 
     def _commit(self, parts: pa.Table, settings: FitSettings, *, is_piece: bool = False) -> Exception | None:

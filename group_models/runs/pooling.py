@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from group_models.adapters import spark_pool
 from group_models.adapters.spark_references import STORED
 from group_models.estimators.registry import make_family
-from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings, PoolSettings
+from group_models.fitting.measures import TRAIN_MEDIAN
+from group_models.fitting.outcomes import FitSettings, PoolSettings
 from group_models.keys import level_name
 from group_models.live.manifest import first_rows
 from group_models.live.sets import Live

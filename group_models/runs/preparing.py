@@ -10,6 +10,7 @@ from group_models.adapters import (
     spark_columns,
     spark_source,
 )
+from group_models.binned import text_target
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings, Features, features_of
 from group_models.estimators.children import with_parent
@@ -17,7 +18,7 @@ from group_models.estimators.registry import check_settings
 from group_models.frames import Roles, check_columns, column_kind, roles
 from group_models.keys import KeyKind
 from group_models.levels import Levels
-from group_models.live.sets import read_key_kinds
+from group_models.live.sets import read_key_kinds, read_task
 from group_models.planning.scopes import Ask, Scope
 from group_models.planning.windows import NO_BOUNDS, Bounds
 from group_models.ports import SparkFrame, SparkSession, Tables
@@ -49,6 +50,7 @@ class Prepared:
     bounds: Bounds = NO_BOUNDS
     override_estimators: tuple[EstimatorSettings, ...] = ()
     others: tuple[EstimatorSettings, ...] = ()
+    label_order: tuple[str, ...] = ()
 
     @property
     def frame(self) -> SparkFrame:
@@ -96,12 +98,16 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
         The source cannot be opened.
     """
     estimator = estimator_settings(spec)
+    label_order: tuple[str, ...] = ()
+    if spec.task == "classification":
+        rows, label_order = text_target(spec.source.frame, spec.target)
+        spec = spec.model_copy(update={"source": spec.source.model_copy(update={"frame": rows})})
     frame = spark_source.open_source(spark, spec.source)
     source = source_versions.pin(spark, spec.source, frame)
     columns = spark_columns.column_types(source.frame)
     mistakes = check_columns(
         columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
-        sample_weight=spec.sample_weight,
+        sample_weight=spec.sample_weight, task=spec.task,
     )  # fmt: skip
     kinds = {name: kind for name in spec.features if name in columns and (kind := column_kind(columns[name]))}
     features = features_of(kinds)
@@ -113,10 +119,11 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
         raise SpecError(mistakes)
     checked = roles(
         columns, keys=spec.keys, features=spec.features, target=spec.target, time_column=spec.time_column,
-        sample_weight=spec.sample_weight,
+        sample_weight=spec.sample_weight, task=spec.task,
     )  # fmt: skip
     check_tracked(spec, checked.keys)
     check_keys_kept(tables, spec, dict(checked.keys))
+    check_task_kept(tables, spec)
     key_types = {name: columns[name] for name in spec.keys}
     scope = find_scope(
         ask or Ask(), tables, spec.model_set, checked.keys, lambda w: spark_source.check_predicate(spark, w, key_types)
@@ -126,6 +133,7 @@ def prepare(spec: Spec, tables: Tables, spark: SparkSession, ask: Ask | None = N
     return Prepared(
         spec, scope, tables, spark, checked, key_types, features, estimator, source,
         override_estimators=override_settings(spec), others=other_settings(spec),
+        label_order=label_order,
     )  # fmt: skip
 
 
@@ -143,3 +151,17 @@ def check_keys_kept(tables: Tables, spec: Spec, now: Mapping[str, KeyKind]) -> N
         said, meant = (", ".join(f"{name} ({kind})" for name, kind in kinds.items()) for kinds in (before, now))
         rule = f"keys: model set {spec.model_set} is published with {said}, the spec has {meant}"
         raise SpecError([f"{rule}; write them so and in this order, or give it a name of its own"])
+
+
+def check_task_kept(tables: Tables, spec: Spec) -> None:
+    """Refuse a spec whose task is another than that of the runs that are published: some keys would be served by both.
+
+    Raises
+    ------
+    SpecError
+        It names both.
+    """
+    before = read_task(tables, spec.model_set)
+    if before not in (None, spec.task):
+        rule = f"task: model set {spec.model_set} is published with {before}, the spec has {spec.task}"
+        raise SpecError([f"{rule}; write it so, or give the set a name of its own"])

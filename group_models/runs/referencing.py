@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from group_models.adapters.spark_references import CHAMPION_TYPES, PARENT_TYPES, PART_TYPES, STORED, References
-from group_models.fitting.outcomes import TRAIN_MEDIAN, FitSettings
+from group_models.fitting.measures import TRAIN_MEDIAN
+from group_models.fitting.outcomes import FitSettings
 from group_models.keys import level_name, texts_id
 from group_models.live.champions import Refit, seen_until
 from group_models.live.sets import Live, read_without_pins
@@ -23,7 +24,7 @@ from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import read_events
 from group_models.runs.wave_jobs import Say
 from group_models.spec import parent_fingerprint
-from group_models.tables import MANIFEST, RUN, STORE, WHOLE, moment
+from group_models.tables import MANIFEST, NEW_MODEL, RUN, STORE, WHOLE, moment
 
 _OF_PART = ("run_id", "key_id", "part", "number", "status", "baseline_metrics", "holdout_from", "model_bytes")
 _OF_CHAMPION = ("run_id", "key_id", "sha256", "metrics", "train_to", "holdout_from")
@@ -88,7 +89,7 @@ class Comparing:
         """Add the parents that serve after this run: those of its own models, then those that served before."""
         keys, before = self._known(list(references.levels))
         rows = self._stored(list(keys), sorted({*before.values(), self.settings.run_id}))
-        is_new = (rows["run_id"] == self.settings.run_id) & (rows["part"] == WHOLE) & (rows["status"] == "trained")
+        is_new = (rows["run_id"] == self.settings.run_id) & (rows["part"] == WHOLE) & rows["status"].isin(NEW_MODEL)
         serving = {**before, **dict.fromkeys(rows.loc[is_new, "key_id"], self.settings.run_id)}
         numbers = {key_id: number for number, key_id in enumerate(sorted(serving))}
         parents = [{"reference": n, "key_id": key_id, **keys[key_id]} for key_id, n in numbers.items()]
@@ -166,7 +167,7 @@ class Comparing:
         runs = sorted(set(serving["model_run_id"]))
         if not runs:
             return CHAMPION_TYPES.empty_table()
-        where: Where = {"model_set": [self.settings.model_set], "run_id": runs, "status": ["trained"]}
+        where: Where = {"model_set": [self.settings.model_set], "run_id": runs, "status": NEW_MODEL}
         rows = self.prepared.tables.read(MANIFEST, columns=_OF_CHAMPION, where=where).to_pandas()
         rows = rows.drop_duplicates(["run_id", "key_id"])
         known = serving[["model_run_id", "number"]].rename(columns={"model_run_id": "run_id"}).reset_index()

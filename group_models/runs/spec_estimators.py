@@ -17,13 +17,22 @@ from group_models.estimators.children import ChildFamily
 from group_models.estimators.registry import check_settings
 from group_models.frames import ColumnKind
 from group_models.keys import KeyKind, given_texts
+from group_models.labels import NO_LABELS
 from group_models.planning.deciding import Costs
-from group_models.spec import Spec, Tune
+from group_models.spec import Estimator, Spec, Tune
 
 
 def estimator_settings(spec: Spec) -> EstimatorSettings:
-    """Return the estimator as the spec says it."""
-    return EstimatorSettings(**dict(spec.estimator), metric=spec.metric)
+    """Return the estimator as the spec says it; the labels of a classification are not known yet."""
+    return _settings(spec, spec.estimator)
+
+
+def _settings(spec: Spec, estimator: Estimator) -> EstimatorSettings:
+    labels = NO_LABELS if spec.task == "classification" else None
+    return EstimatorSettings(
+        **dict(estimator), metric=spec.metric, labels=labels, class_weight=spec.class_weight,
+        transform=spec.target_transform,
+    )  # fmt: skip
 
 
 def override_settings(spec: Spec) -> tuple[EstimatorSettings, ...]:
@@ -33,15 +42,16 @@ def override_settings(spec: Spec) -> tuple[EstimatorSettings, ...]:
 
 def other_settings(spec: Spec) -> tuple[EstimatorSettings, ...]:
     """Return the estimators that a key may get beside the spec's."""
-    return tuple(EstimatorSettings(**dict(each), metric=spec.metric) for each in spec.others)
+    return tuple(_settings(spec, each) for each in spec.others)
 
 
 def estimator_mistakes(spec: Spec, kinds: Mapping[str, ColumnKind]) -> list[str]:
     """Return what is wrong with all estimators of a spec, one sentence each."""
+    is_weighted = spec.sample_weight is not None or spec.class_weight is not None
 
     def mistakes_of(settings: EstimatorSettings, names: Sequence[str], where: str) -> list[str]:
         features = features_of({name: kinds[name] for name in names if name in kinds})
-        said = check_settings(settings, features, is_weighted=spec.sample_weight is not None)
+        said = check_settings(settings, features, is_weighted=is_weighted)
         return [f"{where}{mistake}" for mistake in said]
 
     mistakes = mistakes_of(estimator_settings(spec), spec.features, "")

@@ -8,11 +8,13 @@ from typing import Any
 
 from group_models.adapters import source_versions, spark_probe, spark_sizes
 from group_models.errors import DataError, StateError
+from group_models.labels import Labels
 from group_models.live.history import read_last_run
 from group_models.live.sets import newest_release
 from group_models.planning.plans import Plan
 from group_models.planning.source_checks import keys_with_rows, leaks, source_mistakes, source_stats
 from group_models.ports import Commit
+from group_models.runs.labelling import find_labels, with_labels
 from group_models.runs.plan_making import make_plan
 from group_models.runs.preparing import Prepared
 from group_models.runs.resuming import (
@@ -37,6 +39,8 @@ def start(
     if events.started is None:
         events = _write_started(prepared, run_id)
     prepared = at_its_version(prepared, run_id, events)
+    if (labels := started_row(events)["labels"]) is not None:
+        prepared = with_labels(prepared, Labels.parse(labels))
     # Of two at the same time the first one's row is there: it may be of another spec.
     changes = check_same(prepared, run_id, events, accept_changes=accept_changes)
     plan = _read_plan(prepared, run_id)
@@ -145,7 +149,7 @@ def started_row(events: Events) -> Mapping[str, Any]:
 
 def _write_started(prepared: Prepared, run_id: str) -> Events:
     """Write that the run started, and on which release; of two at the same time the first one's row counts."""
-    versions = spark_probe.versions()
+    versions, labels = spark_probe.versions(), find_labels(prepared)
     append_event(
         prepared,
         run_id,
@@ -157,6 +161,7 @@ def _write_started(prepared: Prepared, run_id: str) -> Events:
         versions=versions,
         key_kinds=dict(prepared.roles.keys),
         feature_kinds=dict(prepared.roles.features),
+        labels=None if labels is None else labels.to_json(),
     )
     return read_events(prepared.tables, prepared.spec.model_set, run_id)
 

@@ -107,6 +107,7 @@ def _settings_of(prepared: Prepared, run_id: str, holdout_from: dt.datetime | No
     spec = prepared.spec
     family = make_family(prepared.estimator, prepared.features)
     template = MlmodelTemplate.build(
+        labels=prepared.estimator.labels,
         model_set=spec.model_set,
         run_id=run_id,
         features=prepared.features,

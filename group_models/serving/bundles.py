@@ -31,8 +31,8 @@ from group_models.serving.resolving import ScorePlan
 from group_models.spec import Scoring
 
 FORMAT = 3
-"""2: models that build on those of parents, which are in the file too. 3: intervals. A file is written as the lowest
-that has what it has."""
+"""2: models that build on those of parents, which are in the file too. 3: intervals, or models of classes and the
+labels of runs. A file is written as the lowest that has what it has."""
 
 MODEL_COLUMNS = ("run_id", "key_id", "number", "format", "data_file", "data")
 """What is kept of a store row; its digest is the manifest's, beside the key."""
@@ -52,7 +52,7 @@ MAX_CACHED_BYTES, MAX_CACHED_MODELS = 256 * 2**20, 10_000
 def write_bundle(path: Path, live: Live, scoring: Scoring, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a live set and the store rows of its models into a new file."""
     about = {
-        "format": json.dumps(3 if live.intervals else 2 if live.bases() else 1),
+        "format": json.dumps(3 if live.intervals or live.run_labels else 2 if live.bases() else 1),
         "scoring": scoring.model_dump_json(),
         "live": json.dumps({name: getattr(live, name) for name in _plain_fields(live)}),
         "keys": _packed_keys(live),
@@ -65,8 +65,8 @@ def write_bundle(path: Path, live: Live, scoring: Scoring, rows: Iterable[Mappin
 
 
 def _plain_fields(live: Live) -> list[str]:
-    # An earlier version knows no intervals.
-    left_out = ("keys",) if live.intervals else ("keys", "intervals")
+    # An earlier version knows no intervals and no labels.
+    left_out = ("keys", *(name for name in ("intervals", "run_labels") if not getattr(live, name)))
     return [field.name for field in dataclasses.fields(Live) if field.name not in left_out]
 
 

@@ -18,6 +18,7 @@ from group_models.errors import DataError, LibraryWarning
 from group_models.estimators.bounded import bounds
 from group_models.frames import feature_frame, key_values
 from group_models.keys import Key, key_id, key_text
+from group_models.labels import Labels, class_columns
 from group_models.libraries import LoadNotes, TrainedBy, check_libraries, installed
 from group_models.live.sets import Live
 from group_models.serving.children import Segment, predict_children
@@ -30,7 +31,7 @@ from group_models.serving.resolving import (
     outputs_of,
     plan_scores,
 )
-from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, predict_rows
+from group_models.serving.statuses import NO_MODEL, SCORE_STATUSES, SCORED, Floats, no_predictions, predict_rows
 from group_models.spec import Scoring
 from group_models.tables import utc_now
 
@@ -113,7 +114,7 @@ def resolve_frame(frame: pd.DataFrame, live: Live, ask: Ask) -> Asked:
     """
     passed = list(frame.columns if ask.columns is None else ask.columns)
     check_columns_once(list(frame.columns))
-    check_names(list(frame.columns), passed, ask.prefix, outputs_of(live.intervals))
+    check_names(list(frame.columns), passed, ask.prefix, outputs_of(live.intervals, live.labels))
     keys = _row_keys(frame, live, ask.keys)
     codes, distinct = pd.factorize(pd.Series(keys, dtype=object))
     counts = _counts(list(distinct), codes, ask.keys)
@@ -135,13 +136,20 @@ def answer_frame(asked: Asked, live: Live, ask: Ask, fetch: Fetch) -> pd.DataFra
     prediction, status = _predict_frame(asked, live, fetch)
     planned = plan.keys[PLANNED].to_numpy()[codes]
     final = np.where(status == SCORED, planned, status)
-    outputs = {"prediction": prediction, "score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
+    labels = live.labels
+    outputs: dict[str, Any] = {"score_status": np.array(SCORE_STATUSES, dtype=object)[final]}
+    outputs |= {"prediction": prediction} if labels is None else _by_position(prediction, labels)
     outputs |= {name: plan.keys[name].to_numpy()[codes] for name in PROVENANCE}
     widths = {level_name(level): plan.keys[width_name(level)].to_numpy()[codes] for level in plan.intervals}
     outputs |= bounds(prediction, widths)
-    names = outputs_of(plan.intervals)
+    names = outputs_of(plan.intervals, labels)
     added = pd.DataFrame({ask.prefix + name: outputs[name] for name in names}, index=asked.frame.index)
     return pd.concat([asked.frame[asked.passed], added], axis=1) if asked.passed else added
+
+
+def _by_position(probabilities: Floats, labels: Labels) -> dict[str, Any]:
+    """Return the columns of classes without an index: they are attached by position."""
+    return {name: column.array for name, column in class_columns(probabilities, labels).items()}
 
 
 def _row_keys(frame: pd.DataFrame, live: Live, keys: Sequence[str]) -> list[Key]:
@@ -164,9 +172,9 @@ def _counts(distinct: Sequence[Key], codes: npt.NDArray[np.intp], names: Sequenc
 
 
 def _predict_frame(asked: Asked, live: Live, fetch: Fetch) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return prediction and status code per row, by position."""
+    """Return prediction (of classes the probabilities of all labels) and status code per row, by position."""
     frame, plan = asked.frame, asked.plan
-    prediction = np.full(len(frame), np.nan)
+    prediction = no_predictions(len(frame), live.labels)
     status = np.full(len(frame), SCORED, dtype=np.int64)
     model_ix = plan.keys["model_ix"].to_numpy()[asked.codes]
     runs = sorted(set(plan.models["run_id"].to_pylist()))
@@ -182,7 +190,7 @@ def _predict_frame(asked: Asked, live: Live, fetch: Fetch) -> tuple[npt.NDArray[
                 bases[row["model_ix"]] = model
             given = x[row["run_id"]].iloc[rows].reset_index(drop=True)
             if row["parent_ix"] == NO_MODEL:
-                prediction[rows], status[rows] = predict_rows(model, given)
+                prediction[rows], status[rows] = predict_rows(model, given, live.labels)
             else:
                 found = np.full(len(rows), np.nan), np.full(len(rows), SCORED, dtype=np.int32)
                 own = [Segment(slice(0, len(rows)), row["run_ix"], row["parent_ix"], model)]

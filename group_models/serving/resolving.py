@@ -15,6 +15,7 @@ from group_models.conformal import bounds_of, width_name
 from group_models.errors import DataError
 from group_models.frames import ColumnKind, base_type, column_kind, none_where
 from group_models.keys import show_key
+from group_models.labels import PROBABILITIES, Labels
 from group_models.live.parents import serving_parents
 from group_models.live.sets import Live, age_days
 from group_models.serving.bases import MODELS, bases_first, has_base
@@ -25,12 +26,16 @@ PREDICTION, STATUS, PLANNED = "prediction", "status", "planned"
 
 PROVENANCE = ("model_level", "model_key", "model_run_id", "model_age_days", "model_status")
 OUTPUTS = (PREDICTION, *PROVENANCE, "score_status")
-"""Columns that scoring adds, in order."""
+"""Columns that scoring adds, in order; of classes see `outputs_of`."""
 
 
-def outputs_of(intervals: Sequence[float]) -> tuple[str, ...]:
-    """Return the columns that scoring adds, in order, with the bounds of these levels after the prediction."""
-    return (PREDICTION, *bounds_of(intervals), *OUTPUTS[1:])
+def outputs_of(intervals: Sequence[float], labels: Labels | None = None) -> tuple[str, ...]:
+    """Return the columns that scoring adds, in order, with the bounds of these levels after the prediction.
+
+    Of classes the probabilities are there.
+    """
+    beside = bounds_of(intervals) if labels is None else (PROBABILITIES,)
+    return (PREDICTION, *beside, *OUTPUTS[1:])
 
 
 _WITHOUT_MODEL = ("unseen_key", "no_model", "null_key")
@@ -51,6 +56,8 @@ class Request:
         Put before the name of each output column.
     slots
         Tasks that run at the same time.
+    labels
+        Where models are of classes, the labels of which each row gets probabilities.
     """
 
     keys: Sequence[str]
@@ -58,6 +65,7 @@ class Request:
     passed: Sequence[str]
     prefix: str
     slots: int
+    labels: Labels | None = None
 
 
 @dataclasses.dataclass(frozen=True)

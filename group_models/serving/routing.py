@@ -15,9 +15,19 @@ from group_models.artifacts import StoredModel, load_model
 from group_models.estimators.base import one_thread
 from group_models.estimators.linear import LinearForm, LinearForms, Shape, Table, linear_form
 from group_models.frames import ColumnKind
+from group_models.labels import Labels
 from group_models.libraries import LoadNotes
 from group_models.serving.children import Segment, predict_children
-from group_models.serving.statuses import MODEL_FAILED, NO_MODEL, SCORED, Codes, Floats, judged, predict_rows
+from group_models.serving.statuses import (
+    MODEL_FAILED,
+    NO_MODEL,
+    SCORED,
+    Codes,
+    Floats,
+    judged,
+    no_predictions,
+    predict_rows,
+)
 
 MODEL_LINES = ("run_ix", "format", "data_file", "sha256", "parent_ix", "is_base")
 """What is told of a model before its data, a line each: one column crosses to Python instead of five."""
@@ -85,11 +95,14 @@ class Router:
     ----------
     inputs
         Per run code, the features of the run's models.
+    labels
+        Where models are of classes, the labels of which each row gets probabilities.
     loads
         Models loaded so far.
     """
 
     inputs: Mapping[int, Inputs]
+    labels: Labels | None = None
     loads: int = 0
     _ix: int = NO_MODEL
     _run: int = 0
@@ -103,6 +116,8 @@ class Router:
     def predict(self, batch: pd.DataFrame, features: list[str]) -> tuple[Floats, Codes]:
         """Return prediction and status code per row of a batch, model rows included (NaN and 0 there).
 
+        Of classes a prediction is the probabilities of all labels.
+
         Parameters
         ----------
         batch
@@ -110,7 +125,7 @@ class Router:
         features
             Names of all feature columns of the batch; `Inputs.positions` point into them.
         """
-        prediction = np.full(len(batch), np.nan)
+        prediction = no_predictions(len(batch), self.labels)
         status = np.full(len(batch), SCORED, dtype=np.int32)
         ix, is_data = batch["model_ix"].to_numpy(), data_rows(batch)
         packed = batch["model"].to_numpy()
@@ -130,7 +145,7 @@ class Router:
                 linear.append((slice(start, end), self._run, form))
             else:
                 x = blocks.frame(self._run).iloc[start:end]
-                prediction[start:end], status[start:end] = predict_rows(self._model, x)
+                prediction[start:end], status[start:end] = predict_rows(self._model, x, self.labels)
         _predict_linear(linear, blocks, prediction, status)
         for run, parent in dict.fromkeys((each.run, each.parent_ix) for each in children):
             own = [each for each in children if (each.run, each.parent_ix) == (run, parent)]
@@ -237,9 +252,10 @@ def predict_stream(
     inputs: Mapping[int, Inputs],
     features: list[str],
     answer: Callable[[pd.DataFrame, Floats, Codes], pd.DataFrame],
+    labels: Labels | None = None,
 ) -> Iterator[pd.DataFrame]:
     """Predict the batches of one partition and yield one answer per batch; no batches, no answers."""
-    router = Router(inputs)
+    router = Router(inputs, labels)
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for batch in batches:

@@ -152,6 +152,7 @@ def fit_keys(
             model_set=MODEL_SET, run_id="r1", features=features, flavor=family.flavor, estimator=family.name
         ),
         refit=refit,
+        metric=estimator.metric or "mae",
         seed=7,
         max_model_bytes=2**20,
         holdout_by="none" if is_holdout is None else "hash",

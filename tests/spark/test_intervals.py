@@ -41,10 +41,10 @@ def changes() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_bounds_stand_beside_each_prediction_wherever_it_is_made(any_spark: SparkSession, tmp_path: Path):
-    frame = any_spark.createDataFrame(rows())
+def test_bounds_stand_beside_each_prediction_wherever_it_is_made(either_spark: SparkSession, tmp_path: Path):
+    frame = either_spark.createDataFrame(rows())
     spec = spec_of(frame, tmp_path, **changes())
-    run = api.train(spec, spark=any_spark)
+    run = api.train(spec, spark=either_spark)
     shown = api.show(spec)
     found, parent = by_key([row for row in shown if row["key"]]), next(row for row in shown if not row["key"])
     widths = {name: dict(found[name]["interval"]) for name in ROWS}
@@ -63,7 +63,7 @@ def test_bounds_stand_beside_each_prediction_wherever_it_is_made(any_spark: Spar
     widths["few"] = {"0.5": widths["few"]["0.5"], "0.9": parent["interval"]["0.9"]}
     asked = pd.concat([rows().drop(columns="y"), pd.DataFrame({"row_id": [-1], "carrier": ["new"], "x": [1.0]})])
     widths["new"] = dict(parent["interval"])
-    answers = {engine: _answer(engine, any_spark, asked, spec) for engine in ("narrow", "wide", "pandas")}
+    answers = {engine: _answer(engine, either_spark, asked, spec) for engine in ("narrow", "wide", "pandas")}
     for answer in answers.values():
         assert answer.columns.tolist()[3 : 4 + len(BOUNDS)] == ["prediction", *BOUNDS]
         pd.testing.assert_frame_equal(answer[["prediction", *BOUNDS]], answers["pandas"][["prediction", *BOUNDS]])

@@ -89,8 +89,8 @@ def test_altered_bytes_are_refused_before_they_are_unpickled():
 
 
 def test_a_newer_format_is_refused_by_its_number():
-    with pytest.raises(ModelError, match="has format 3 and this version reads up to 2; use a newer group-models"):
-        load(b"", "model.pkl", format=3)
+    with pytest.raises(ModelError, match="has format 4 and this version reads up to 3; use a newer group-models"):
+        load(b"", "model.pkl", format=4)
 
 
 def test_an_unknown_data_file_is_refused():

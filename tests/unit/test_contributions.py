@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from group_models.estimators.base import EstimatorSettings, Features
 from group_models.estimators.children import PARENT, ChildPredictor, PooledPredictor
 from group_models.estimators.contributions import OF_PARENT, contributions
 from group_models.estimators.ensembles import EnsemblePredictor
+from group_models.estimators.linear import linear_form
 from group_models.estimators.registry import make_family
 
 FEATURES = Features(("a", "b"), ("city",), ("a", "city", "b"))
@@ -93,6 +95,15 @@ def test_an_objective_that_predicts_an_exponential_is_refused():
     gamma = fitted(EstimatorSettings("xgboost", {"n_estimators": 5, "objective": "reg:gamma"}))
     with pytest.raises(ModelError, match="a function of a sum"):
         contributions(gamma, asked())
+
+
+def test_a_transformed_target_is_refused_and_its_ridge_is_no_linear_form():
+    numbers = Features(("a", "b"), (), ("a", "b"))
+    for settings in (RIDGE, TREES):
+        model = fitted(dataclasses.replace(settings, transform="log1p"), features=numbers)
+        with pytest.raises(ModelError, match="the inverse of log1p"):
+            contributions(model, asked())
+        assert linear_form(model) is None
 
 
 def test_no_rows_have_no_contributions():

@@ -43,8 +43,8 @@ def store_of(*rows: tuple[str, str, int]) -> pa.Table:
 
 
 def test_each_key_has_one_row_and_what_serves_it() -> None:
-    plan = plan_of(a="whole", b="whole", c="too_small", d="vanished", e="whole")
-    store = store_of(("a", "trained", 0), ("b", "failed", 0), ("e", "failed", 0))
+    plan = plan_of(a="whole", b="whole", c="too_small", d="vanished", e="whole", f="whole")
+    store = store_of(("a", "trained", 0), ("b", "failed", 0), ("e", "failed", 0), ("f", "one_class", 0))
     rows = {row["key_id"]: row for row in compose(plan, store, {"b": "r1", "d": "r1"}, RUN).to_pylist()}
     assert {k: (r["status"], r["serves"], r["model_run_id"]) for k, r in rows.items()} == {
         "a": ("trained", "new", "r2"),
@@ -52,6 +52,7 @@ def test_each_key_has_one_row_and_what_serves_it() -> None:
         "c": ("too_small", "none", None),
         "d": ("vanished", "previous", "r1"),
         "e": ("failed", "none", None),
+        "f": ("one_class", "new", "r2"),
     }
     assert rows["a"]["policy"] == "whole"
     assert rows["c"]["policy"] is None

@@ -198,7 +198,7 @@ def test_a_wave_reads_its_own_rows_alone_and_none_before_it_has_any():
 
 
 @pytest.mark.parametrize(("poisoned", "trained_first", "said"), [(8, 0, 5), (24, 8, 20)])
-def test_workers_that_die_of_key_after_key_are_said_to_be_ill_and_no_key_is_blamed(poisoned, trained_first, said):
+def test_workers_that_die_of_key_after_key_are_said_to_be_ill(poisoned, trained_first, said):
     poison = [f"k{place:02d}" for place in range(trained_first, trained_first + poisoned)]
     with pytest.raises(StateError, match=rf"^run r1: {said} keys of wave 1 .* the workers themselves may be ill"):
         trained(poison, count=trained_first + poisoned, units=trained_first + poisoned, isolation="never")
@@ -223,3 +223,22 @@ def test_another_failure_is_said_at_once_with_units_keys_and_the_way_on():
         "run r1: wave 3 with units 0 to 3 (keys carrier=c0, carrier=c1, carrier=c2 and 5 more) failed: "
         "[PATH_NOT_FOUND] rows.parquet. What was committed before stays; `group-models train SPEC --run-id r1` goes on"
     )
+
+
+def test_more_poison_keys_than_one_attempt_takes_are_found_by_those_that_go_on():
+    tables, poison = MemoryTables(), [f"k{place:02d}" for place in range(8, 50)]
+    again = {"count": 50, "units": 50, "isolation": "never", "tables": tables}
+    for found in (20, 40):
+        with pytest.raises(StateError, match=r"20 keys of .* may be ill: .*`isolation: auto`.*--run-id r1` goes on"):
+            trained(poison, **again)
+        assert tables.read(STORE, where={"status": ["crashed"]}).num_rows == found
+    _, rows, _ = trained(poison, **again)
+    assert crashed(rows) == poison
+
+
+def test_where_nothing_is_trained_no_key_is_blamed():
+    tables, keys = MemoryTables(), [f"k{place:02d}" for place in range(8)]
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"5 keys of .* may be ill"):
+            trained(keys, isolation="never", tables=tables)
+        assert tables.read(STORE).num_rows == 0

@@ -148,6 +148,18 @@ def test_bytes_make_a_key_oversize_too_and_a_unit_bounds_a_key():
     assert row["reason"] == "80,000 bytes are over max_key_bytes 40,000; oversize: skip"
 
 
+@pytest.mark.parametrize("policy", ["salt", "sample"])
+def test_a_key_of_few_rows_that_are_too_wide_for_a_part_is_left_out_and_says_why(policy):
+    measured = sizes(("wide", 50, 50, 500_000), ("narrow", 5_000, 5_000, 500_000))
+    limits = {"max_key_bytes": 90_000, "min_rows": 30}
+    found = by_name(plan_keys(measured, spec(limits, oversize=policy), COSTS, slots=2))
+    wide, narrow = found["wide"], found["narrow"]
+    assert wide["decision"] == "too_big"
+    assert wide["reason"].startswith("500,000 bytes are over max_key_bytes 90,000; within max_key_bytes are ")
+    assert "of its wide rows, fewer than min_rows 30: raise max_key_bytes and max_unit_bytes" in wide["reason"]
+    assert narrow["decision"] == {"salt": "salted", "sample": "sampled"}[policy]
+
+
 def test_an_oversize_key_can_stop_the_run_and_is_named():
     measured = sizes(("big", 400, 400, 80_000), ("good", 100, 100, 9000))
     with pytest.raises(DataError, match=r"1 oversize key\(s\).*k=big \(400 usable rows .* Nothing was trained"):

@@ -28,10 +28,11 @@ from group_models.estimators.children import PARENT, ChildPredictor
 from group_models.estimators.contributions import OF_PARENT
 from group_models.estimators.mixing import mixing_weight
 from group_models.fitting import pooled
+from group_models.fitting.measures import TRAIN_MEDIAN
 from group_models.fitting.outcomes import FitSettings, PoolSettings
 from group_models.fitting.pooled import fit_pooled_unit
 from group_models.fitting.references import ModelRow, links
-from group_models.fitting.units import TRAIN_MEDIAN, fit_unit
+from group_models.fitting.units import fit_unit
 from group_models.mlmodel import MlmodelTemplate
 
 KINDS = {"a": "numeric", "b": "numeric"}

@@ -135,3 +135,13 @@ def test_a_model_whose_parent_is_not_stored_cannot_be_used():
     _, live = known(("one", "a", "one", "all"), ("one", "b", "one", "all"), ("one", "c", None, None))
     live["parent_number"] = [7, None, None]
     assert has_base(live).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("name", ["ridge", "linear", "median"])
+def test_a_model_of_a_transformed_target_streams_as_it_predicts_and_not_as_what_is_within(name: str):
+    x = pd.DataFrame(np.random.default_rng(3).normal(size=(40, 2)), columns=["a", "b"])
+    settings = EstimatorSettings(name, transform="log1p")
+    model = make_family(settings, features_of(KINDS)).fit(x, np.exp(x["a"].to_numpy()), seed=1).predictor
+    prediction, status, _ = answered([packed(model)], ROWS, np.zeros(60, dtype=int), 7)
+    np.testing.assert_allclose(prediction, model.predict(ROWS))
+    assert (status == SCORED).all()

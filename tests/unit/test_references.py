@@ -11,7 +11,8 @@ import pytest
 
 from group_models.artifacts import digest
 from group_models.estimators.base import PickledPredictor
-from group_models.fitting.outcomes import MEASURED, TRAIN_MEDIAN
+from group_models.fitting.measures import TRAIN_MEDIAN
+from group_models.fitting.outcomes import MEASURED
 from group_models.fitting.references import ModelRow, Role, links
 from group_models.fitting.units import fit_unit
 from group_models.tables import WHOLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,18 @@ def test_a_key_that_all_others_wait_for_is_a_warning_with_the_way_out():
         "be 25.0 s; salt it: lower limits.max_key_rows (now 10,000; about 2,500 would do)"
     )
     assert skew.facts()["warning"] == warning
+
+
+@pytest.mark.parametrize("policy", ["salt", "sample"])
+def test_of_a_key_that_is_salted_or_sampled_the_advice_is_a_lower_limit_that_helps(policy: str):
+    measured = world(16_000, *[100] * 20)
+    _, skew = skew_of(measured, spec({"max_key_rows": 4_000}, oversize=policy), slots=16)
+    advised = re.search(r"lower limits\.max_key_rows \(now 4,000; about ([\d,]+) would do\)", skew.warnings[0])
+    assert advised is not None
+    limit = int(advised[1].replace(",", ""))
+    assert limit < 4_000
+    assert skew_of(measured, spec({"max_key_rows": limit}), slots=16)[1].seconds < skew.seconds
+    assert (" salt it more: lower" in skew.warnings[0]) == (policy == "salt")
 
 
 def test_where_the_spec_does_not_salt_the_way_out_begins_with_it():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from group_models.reporting.page import marks
-from group_models.reporting.page.fleet import Floats, Histogram, RowsBin, percent, sensible
+from group_models.reporting.page.fleet import SIMPLEST, Floats, Histogram, RowsBin, percent, sensible
 from group_models.reporting.page.marks import BAD, GOOD, GRID, INK, LABEL_WIDTH, OTHER, OWN, SAID, Chart, layer, number
 from group_models.reporting.timing import Timing
 
@@ -28,7 +28,7 @@ def error_histogram(own: Histogram, baselines: Mapping[str, Histogram], title: s
     ]
     place = {"x": number("from", title, scale={"nice": False}, bin="binned"), "x2": {"field": "to"}}
     encoding = {**place, "y": number("keys", "keys", **_WHOLE), **SAID}
-    lines = [_steps(each, title, is_dashed=name != "median") for name, each in baselines.items()]
+    lines = [_steps(each, title, is_dashed=name not in SIMPLEST) for name, each in baselines.items()]
     return marks.chart([layer(bars, marks.bar(color=OWN, binSpacing=1), encoding), *lines])
 
 
@@ -100,7 +100,7 @@ def _ticks(labels: Sequence[str], errors: Floats, name: str, place: Mapping[str,
         for i, value in enumerate(errors)
         if np.isfinite(value)
     ]
-    shape = {"thickness": 2.5, "size": 12} if name == "median" else {"thickness": 1.5, "size": 18}
+    shape = {"thickness": 2.5, "size": 12} if name in SIMPLEST else {"thickness": 1.5, "size": 18}
     return layer(rows, {"type": "tick", "color": OTHER, **shape}, {**place, **SAID})
 
 

@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 
 from group_models.reporting.page import key_charts
-from group_models.reporting.page.fleet import BASELINES, metric_name, percent, sensible, status_kind
+from group_models.reporting.page.fleet import (
+    baselines,
+    metric_name,
+    percent,
+    sensible,
+    short_name,
+    status_kind,
+)
 from group_models.reporting.page.marks import Chart
 from group_models.texts import duration_text
 
@@ -92,19 +99,22 @@ def close_up(
     )  # fmt: skip
 
 
+_BESIDE = ("bias", "r2", "accuracy", "f1", "auc")
+"""Metrics that are told beside the one that decides."""
+
+
 def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
     error = row["metrics"].get(metric)
     facts = [("served by", _serving(row)), ("rows", _count(row["rows"])), ("holdout rows", _count(row["holdout_rows"]))]
-    facts.append((metric.upper(), "" if error is None else sensible(error)))
-    for prefix, name in BASELINES.items():
+    facts.append((short_name(metric), "" if error is None else sensible(error)))
+    for prefix, name in baselines(metric).items():
         if (other := row["baseline_metrics"].get(prefix + metric)) is not None:
             ratio = f" ({percent(error / other)} of it)" if error is not None and other > 0 else ""
-            facts.append((f"{name}'s {metric.upper()}", f"{sensible(other)}{ratio}"))
-    facts += [
-        (metric_name(n), sensible(row["metrics"][n])) for n in ("bias", "r2") if n in row["metrics"] and n != metric
-    ]
+            facts.append((f"{name}'s {short_name(metric)}", f"{sensible(other)}{ratio}"))
+    others = [name for name in _BESIDE if name in row["metrics"] and name != metric]
+    facts += [(metric_name(name), sensible(row["metrics"][name])) for name in others]
     trained = row["train_metrics"].get(f"train_{metric}")
-    facts.append((f"{metric.upper()} of training rows", "" if trained is None else sensible(trained)))
+    facts.append((f"{short_name(metric)} of training rows", "" if trained is None else sensible(trained)))
     facts.append(("judged as", "" if _is_none(row["fit_flag"]) else _FLAGS[row["fit_flag"]]))
     for level, width in row["interval"].items():
         covered = row["coverage"].get(level)
@@ -159,13 +169,13 @@ def _past(history: pd.DataFrame, metric: str, target: str) -> list[Figure]:
         "baseline": np.array([row.get(metric, np.nan) for row in history["baseline_metrics"]], dtype=float),
     })  # fmt: skip
     rows["said"] = [
-        f"{run}: {status}, {metric.upper()} {sensible(error)}, {_count(count)} rows"
+        f"{run}: {status}, {short_name(metric)} {sensible(error)}, {_count(count)} rows"
         for run, status, error, count in zip(
             history["run_id"], history["status"], rows["error"], history["rows"], strict=True
         )
     ]
-    chart = key_charts.history(rows.tail(30), f"{metric.upper()}, {target}")
-    return [Figure("Error from run to run", chart, "Solid: the model. Dashed: the key's median.")]
+    chart = key_charts.history(rows.tail(30), f"{short_name(metric)}, {target}")
+    return [Figure("Error from run to run", chart, f"Solid: the model. Dashed: the key's {baselines(metric)['']}.")]
 
 
 def _seen(row: Mapping[str, Any], observed: Observed, target: str, *, is_refit: bool) -> list[Figure]:

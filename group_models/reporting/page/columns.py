@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from group_models.reporting.page.fleet import decimals, known_baselines, values_of
+from group_models.class_metrics import without_confusion
+from group_models.reporting.page.fleet import decimals, known_baselines, short_name, values_of
 from group_models.reporting.page.reading import PageData
 
 Values: TypeAlias = Sequence[Any] | npt.NDArray[Any] | pd.Series
@@ -106,15 +107,15 @@ def _outcome(keys: pd.DataFrame) -> list[Column]:
 def _errors(keys: pd.DataFrame, data: PageData) -> list[Column]:
     metric, own = data.metric, values_of(keys["metrics"], data.metric)
     digits = decimals(float(np.nanmedian(own))) if np.isfinite(own).any() else 2
-    columns = [Column("error", metric.upper(), "number", own, is_shown=True, digits=digits)]
+    columns = [Column("error", short_name(metric), "number", own, is_shown=True, digits=digits)]
     for name, errors in known_baselines(keys, metric).items():
-        columns.append(Column(f"of {name}", f"{name}'s {metric.upper()}", "number", errors, digits=digits))
+        columns.append(Column(f"of {name}", f"{name}'s {short_name(metric)}", "number", errors, digits=digits))
         ratio = np.divide(own, errors, out=np.full(len(own), np.nan), where=np.isfinite(errors) & (errors > 0))
         columns.append(Column(f"vs {name}", f"vs {name}", "percent", ratio, is_shown=True, digits=2))
     if data.before is not None:
         then = values_of(data.before.keys["metrics"], metric)
         before = pd.Series(then, data.before.keys.index).reindex(keys["key_id"]).to_numpy()
-        columns.append(Column("before", f"{metric.upper()} before", "number", before, is_shown=True, digits=digits))
+        columns.append(Column("before", f"{short_name(metric)} before", "number", before, is_shown=True, digits=digits))
     return columns
 
 
@@ -135,7 +136,9 @@ def _told(keys: pd.DataFrame, data: PageData) -> list[Column]:
     columns.append(Column("params", "parameters", "text", [_params(each) for each in keys["params"]]))
     numbers = {"usable_rows": "usable rows", "rows_used": "rows fitted", "holdout_rows": "holdout rows"}
     columns += [Column(name, label, "number", keys[name]) for name, label in numbers.items()]
-    for name in sorted({name for each in keys["metrics"] for name in each} - {data.metric}):
+    # Confusion counts are of each key's own labels: of a fleet they would be a column per pair.
+    names = {name for each in keys["metrics"] for name in without_confusion(each)}
+    for name in sorted(names - {data.metric}):
         values = values_of(keys["metrics"], name)
         typical = float(np.nanmedian(np.abs(values))) if np.isfinite(values).any() else 0.0
         columns.append(Column(f"metric:{name}", name, "number", values, digits=decimals(typical)))

@@ -17,10 +17,16 @@ Floats = npt.NDArray[np.float64]
 BASELINES: Mapping[str, str] = {"": "median", "parent_": "parent", "global_": "global model"}
 """Prefix of a metric in `baseline_metrics` to what it is the metric of: the key's own training median, and models."""
 
+SIMPLEST = ("median", "prior")
+"""Names of what is made of a key's own rows without features."""
+
 METRIC_NAMES: Mapping[str, str] = {
     "mae": "mean absolute error",
     "rmse": "root mean squared error",
     "log_loss": "log loss",
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "auc": "AUC",
     "bias": "bias",
     "r2": "R\N{SUPERSCRIPT TWO}",
 }
@@ -49,9 +55,25 @@ def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, metric)
 
 
+def baselines(metric: str) -> Mapping[str, str]:
+    """Return `BASELINES`, whose median is of classes the prior."""
+    return {**BASELINES, "": "prior"} if metric == "log_loss" else BASELINES
+
+
+def short_name(metric: str) -> str:
+    """Return a metric as the head of a column.
+
+    Examples
+    --------
+    >>> short_name("mae"), short_name("log_loss")
+    ('MAE', 'LOG LOSS')
+    """
+    return metric.upper().replace("_", " ")
+
+
 def known_baselines(keys: pd.DataFrame, metric: str) -> dict[str, Floats]:
     """Return what the keys' errors can be compared with: its name to its errors, those that no key has left out."""
-    found = {name: values_of(keys["baseline_metrics"], prefix + metric) for prefix, name in BASELINES.items()}
+    found = {name: values_of(keys["baseline_metrics"], prefix + metric) for prefix, name in baselines(metric).items()}
     return {name: errors for name, errors in found.items() if np.isfinite(errors).any()}
 
 
@@ -190,7 +212,7 @@ def status_kind(status: str) -> str:
     >>> [status_kind(name) for name in ("trained", "unchanged", "timed_out", "too_small")]
     ['good', 'good', 'bad', 'kept']
     """
-    if status in ("trained", "unchanged"):
+    if status in ("trained", "one_class", "unchanged"):
         return "good"
     return "bad" if status in FAILED else "kept"
 

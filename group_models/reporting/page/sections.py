@@ -100,7 +100,7 @@ def tiles(data: PageData, pays: Verdict | None) -> list[Tile]:
         best = pays.strongest
         kind = {"pay": "good", "do not pay": "bad"}.get(pays.word, "")
         note = f"{signed(best.change)} beside the {best.name}'s {sensible(best.other, best.error)}"
-        found.append(Tile(f"{pays.metric.upper()} of all rows", sensible(best.error), note, kind))
+        found.append(Tile(f"{fleet.short_name(pays.metric)} of all rows", sensible(best.error), note, kind))
         found.append(Tile(f"better than the {best.name}", percent(best.keys_better), f"of {best.keys:,} measured keys"))
     seconds = dict(data.finished.get("seconds") or ())
     if seconds:
@@ -116,7 +116,7 @@ def errors(data: PageData) -> Errors | None:
     values = fleet.values_of(own["metrics"], data.metric)
     if not np.isfinite(values).any():
         return None
-    target, metric = str(data.spec.get("target", "the target")), data.metric.upper()
+    target, metric = str(data.spec.get("target", "the target")), fleet.short_name(data.metric)
     title = f"{metric}, {target}"
     known = fleet.known_baselines(own, data.metric)
     # Two are as many as a chart can show beside the keys' own; the tables and the ratios have all.
@@ -140,7 +140,7 @@ def _distribution(values: fleet.Floats, baselines: dict[str, fleet.Floats], titl
     top = fleet.histogram(together).edges[-1]
     shapes = {name: fleet.histogram(each, upto=top) for name, each in baselines.items()}
     chart = charts.error_histogram(fleet.histogram(values, upto=top), shapes, title)
-    lines = " and ".join(f"{'solid' if name == 'median' else 'dashed'} line: the {name}'s" for name in baselines)
+    lines = " and ".join(f"{'solid' if name in fleet.SIMPLEST else 'dashed'} line: the {name}'s" for name in baselines)
     note = f"Bars: the keys' models{'; ' + lines if lines else ''}. The last bin holds all errors above it, too."
     return Figure("How large the errors are", chart, note)
 
@@ -166,7 +166,7 @@ def _ranked(
         for key in keys["key"].to_numpy()[places]
     ]
     chart = charts.key_errors(labels, values[places], {n: each[places] for n, each in baselines.items()}, title)
-    ticks = [f"{'short' if name == 'median' else 'long'} tick: its {name}" for name in baselines]
+    ticks = [f"{'short' if name in fleet.SIMPLEST else 'long'} tick: its {name}" for name in baselines]
     note = "; ".join(["Dot: the key's model", *ticks]) + "."
     return Figure(f"The {len(places)} {name} keys", chart, note)
 
@@ -184,7 +184,7 @@ def changed_figure(changed: Changes, data: PageData) -> Figure | None:
     """Return how the errors of keys with new models in both runs changed, or None where there are none."""
     if not len(changed.ratios):
         return None
-    chart = charts.ratio_histogram(changed.ratios, f"{data.metric.upper()} now as a share of then")
+    chart = charts.ratio_histogram(changed.ratios, f"{fleet.short_name(data.metric)} now as a share of then")
     return Figure("How the errors changed", chart, "Green: lower than in the run before.")
 
 
