@@ -1,9 +1,9 @@
 """Ctrl-C while a run is trained: its Spark jobs end, what it committed stays, and who asked hears how it goes on.
 
 PySpark's own handler (4.0 to 4.2, classic) cancels all jobs of the session, other people's too, over the very
-connection that the main thread is waiting on. Here a thread of its own asks for the jobs of this run alone; the call
-that waits for them then fails in step with the JVM, and the session can be used on. On a classic session jobs have the
-tags of the context: those of the session (`addTag`, 4.0 to 4.2) are another thread's to use, and not to interrupt.
+connection that the main thread is waiting on. Here a thread of its own asks for the jobs of this run; the call
+that waits for them then fails in step with the JVM, and the session can be used on. A classic session lets only the
+thread that set a tag interrupt it (4.0 to 4.2), and that one waits: there all jobs of the session are interrupted.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class _Jobs(NamedTuple):
     def of(cls, spark: SparkSession) -> Self:
         """Return those of a session."""
         if type(spark).__module__.startswith(_CLASSIC):
-            context = spark.sparkContext
-            return cls(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+            return cls(spark.addTag, spark.removeTag, lambda _: spark.interruptAll())
         return cls(spark.addTag, spark.removeTag, spark.interruptTag)
 
 
