@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.errors import StoppedError
 from group_models.ports import SparkSession
 
@@ -69,14 +70,17 @@ class _Stopper:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Tag what the block starts, and take Ctrl-C until its end."""
-        self._spark.addTag(self._tag)
+        # A run whose session forbids tags is trained all the same.
+        with contextlib.suppress(*SPARK_ERRORS):
+            self._spark.addTag(self._tag)
         try:
             with self._handling():
                 yield
         finally:
             self._is_over.set()
             if not self._is_broken:
-                self._spark.removeTag(self._tag)
+                with contextlib.suppress(*SPARK_ERRORS):
+                    self._spark.removeTag(self._tag)
 
     @contextlib.contextmanager
     def _handling(self) -> Iterator[None]:
