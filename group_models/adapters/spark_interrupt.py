@@ -2,8 +2,8 @@
 
 PySpark's own handler (4.0 to 4.2, classic) cancels all jobs of the session, other people's too, over the very
 connection that the main thread is waiting on. Here a thread of its own asks for the jobs of this run alone; the call
-that waits for them then fails in step with the JVM, and the session can be used on. On a classic session jobs have the
-tags of the context: those of the session (`addTag`, 4.0 to 4.2) are another thread's to use, and not to interrupt.
+that waits for them then fails in step with the JVM, and the session can be used on. On a classic session those are all
+jobs of this session, and none of others: a tag of the session (`addTag`, 4.0 to 4.2) is known to its own thread only.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NamedTuple, Self
+from typing import Any
 
+from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.errors import StoppedError
 from group_models.ports import SparkSession
 
@@ -56,27 +57,11 @@ def stoppable(spark: SparkSession, run_id: str) -> Iterator[None]:
         raise
 
 
-class _Jobs(NamedTuple):
-    """What tags the jobs that this thread starts, ends that, and cancels those of a tag from any thread."""
-
-    add: Callable[[str], Any]
-    remove: Callable[[str], Any]
-    interrupt: Callable[[str], Any]
-
-    @classmethod
-    def of(cls, spark: SparkSession) -> Self:
-        """Return those of a session."""
-        if type(spark).__module__.startswith(_CLASSIC):
-            context = spark.sparkContext
-            return cls(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
-        return cls(spark.addTag, spark.removeTag, spark.interruptTag)
-
-
 class _Stopper:
     """Hears Ctrl-C in the main thread and cancels what runs under one tag."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._jobs = _Jobs.of(spark)
+        self._spark = spark
         self._tag = tag
         self._is_over = threading.Event()
         self._is_broken = False
@@ -85,14 +70,17 @@ class _Stopper:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Tag what the block starts, and take Ctrl-C until its end."""
-        self._jobs.add(self._tag)
+        # A run whose session forbids tags is trained all the same.
+        with contextlib.suppress(*SPARK_ERRORS):
+            self._spark.addTag(self._tag)
         try:
             with self._handling():
                 yield
         finally:
             self._is_over.set()
             if not self._is_broken:
-                self._jobs.remove(self._tag)
+                with contextlib.suppress(*SPARK_ERRORS):
+                    self._spark.removeTag(self._tag)
 
     @contextlib.contextmanager
     def _handling(self) -> Iterator[None]:
@@ -132,7 +120,10 @@ class _Stopper:
     def _interrupt(self) -> None:
         # Whatever a session answers that is just going down: the run ends all the same.
         with contextlib.suppress(Exception):
-            self._jobs.interrupt(self._tag)
+            if type(self._spark).__module__.startswith(_CLASSIC):
+                self._spark.interruptAll()
+            else:
+                self._spark.interruptTag(self._tag)
 
 
 def _is_in_jvm(frame: FrameType | None) -> bool:

@@ -9,6 +9,7 @@ import os
 import urllib.error
 import urllib.request
 import warnings
+from types import SimpleNamespace
 
 import mlflow
 import pandas as pd
@@ -16,7 +17,7 @@ import pytest
 from mlflow import MlflowClient
 
 from group_models import api, registering, releasing
-from group_models.adapters import path_commits
+from group_models.adapters import path_commits, spark_interrupt
 from group_models.adapters.mlflow_registry import MlflowRegistry
 from group_models.adapters.path_tables import PathTables
 from group_models.cli import main
@@ -223,7 +224,8 @@ def night(place, tmp_path, monkeypatch):
 
     place.spec["source"] = {"path": str(tmp_path / "never-read.parquet")}
     ASKED.assign(y=1.0).to_parquet(place.spec["source"]["path"])
-    monkeypatch.setattr(preparing, "prepare", lambda *_: None)
+    monkeypatch.setattr(preparing, "prepare", lambda *_: SimpleNamespace(spark=None))
+    monkeypatch.setattr(spark_interrupt, "stoppable", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(training, "train_run", trained)
     return lambda run_id: api.train(place.spec, run_id=run_id, spark=object())
 
