@@ -49,14 +49,18 @@ def metric_mistake(metric: Any) -> Any:
 
 def task_mistake(spec: Any) -> str | None:
     """Return what of a spec does not go with its task, or None."""
-    if spec.task == "regression":
-        return _regression_mistake(spec)
+    return _regression_mistake(spec) if spec.task == "regression" else _classification_mistake(spec)
+
+
+def _classification_mistake(spec: Any) -> str | None:
     if spec.metric in _OF_NUMBERS:
         return f"metric: {spec.metric} is of numbers, and the task is classification: write log_loss, or leave it out"
     if spec.target_transform is not None:
         return f"target_transform: {spec.target_transform} is of numbers, and the task is classification; leave it out"
     if spec.is_pooled:
         return "pooling: what a model adds to its parent's is a number, and the task is classification; leave it out"
+    if spec.intervals:
+        return f"intervals: they are around a number, and the spec says `task: {spec.task}`; leave them out"
     if spec.oversize == "distribute":
         return "oversize: distribute trains no classifier; say salt, sample, skip or fail"
     return None

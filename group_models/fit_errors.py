@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from group_models.evaluation import Floats
 
 Ints: TypeAlias = NDArray[np.int64]
-FitFlag: TypeAlias = Literal["over", "under", "ok"]
 
 OVER_RATIO = 1.5
 """A fit is `over` where its error rises from its training rows to the holdout by more than so many times as that of

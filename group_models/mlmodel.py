@@ -13,14 +13,14 @@ import importlib.metadata
 import json
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import yaml
 
 from group_models.conformal import bounds_of
 from group_models.estimators.base import Features, Flavor
-from group_models.labels import PROBABILITIES, Labels
+from group_models.labels import PROBABILITIES, LabelKind, Labels
 
 LOADER_MODULE = "group_models.artifacts"
 """The module whose `_load_pyfunc` reads models of the flavor `group_models`."""
@@ -173,7 +173,8 @@ def _flavors(flavor: Flavor) -> dict[str, Any]:
     }
 
 
-_LABEL_TYPES = {"text": "string", "integer": "long", "boolean": "boolean"}
+LABEL_TYPES: Mapping[LabelKind, str] = {"text": "string", "integer": "long", "boolean": "boolean"}
+"""What MLflow calls the type of a label."""
 
 
 def _signature(features: Features, names: Sequence[str], labels: Labels | None) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def _signature(features: Features, names: Sequence[str], labels: Labels | None) 
     ]
     if labels is not None:
         by_label = {"type": "map", "values": {"type": "double"}, "name": PROBABILITIES, "required": True}
-        outputs = [{**outputs[0], "type": _LABEL_TYPES[labels.kind]}, by_label]
+        outputs = [{**outputs[0], "type": LABEL_TYPES[labels.kind]}, by_label]
     return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs), "params": None}
 
 

@@ -294,10 +294,6 @@ class Spec(Fields):
             raise ValueError(
                 "intervals: they are made of errors on the holdout, and the spec says `holdout: {by: none}`"
             )
-        if self.intervals and self.task != "regression":
-            raise ValueError(
-                f"intervals: they are around a number, and the spec says `task: {self.task}`; leave them out"
-            )
         return self
 
     @property

@@ -64,6 +64,11 @@ class Table:
         """The column names in order."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """The names of the columns that are maps, in order: what Arrow gives them as are pairs."""
+        return tuple(column.name for column in self.columns if column.type.startswith("map<"))
+
     @functools.cached_property
     def arrow_schema(self) -> pa.Schema:
         """The table as an Arrow schema."""

@@ -22,9 +22,9 @@ from mlflow.types.schema import AnyType, ColSpec, DataType, Map, Schema, TensorS
 from group_models.errors import DataError
 from group_models.frames import ColumnKind
 from group_models.keys import KeyKind
-from group_models.labels import PROBABILITIES, LabelKind, Labels
+from group_models.labels import PROBABILITIES, Labels
 from group_models.live.sets import Live
-from group_models.mlmodel import requirements
+from group_models.mlmodel import LABEL_TYPES, requirements
 from group_models.serving.bundles import MAX_CACHED_BYTES, MAX_CACHED_MODELS, Bundle
 from group_models.serving.resolving import PREDICTION, outputs_of
 
@@ -43,9 +43,6 @@ _KEY_TYPES: Mapping[KeyKind, Any] = {
 }
 _FEATURE_TYPES: Mapping[ColumnKind, DataType] = {"numeric": DataType.double, "text": DataType.string}
 _TEXTS = ("model_level", "model_key", "model_run_id", "model_status", "score_status")
-_LABEL_TYPES: Mapping[LabelKind, DataType] = {
-    "text": DataType.string, "integer": DataType.long, "boolean": DataType.boolean,
-}  # fmt: skip
 
 
 class RoutedModel:
@@ -122,7 +119,7 @@ def _output_type(name: str, labels: Labels | None) -> Any:
     if name == PROBABILITIES:
         return Map(DataType.double)
     if name == PREDICTION and labels is not None:
-        return _LABEL_TYPES[labels.kind]
+        return DataType[LABEL_TYPES[labels.kind]]
     return DataType.string if name in _TEXTS else DataType.double
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from mlflow import MlflowClient
@@ -39,12 +40,12 @@ def _known(client: MlflowClient, experiment_id: str, parent_id: str) -> dict[str
 def _log_trial(
     client: MlflowClient, experiment_id: str, parent_id: str, trial: TrialRecord, run_id: str | None
 ) -> None:
-    tags = {_PARENT: parent_id, **trial.tags}
+    tags, now = {_PARENT: parent_id, **trial.tags}, round(time.time() * 1000)
     if run_id is None:
         run_id = str(client.create_run(experiment_id, tags=tags, run_name=trial.name).info.run_id)
     client.log_batch(
         run_id,
-        metrics=[Metric(name, value, 0, 0) for name, value in trial.metrics.items()],
+        metrics=[Metric(name, value, now, 0) for name, value in trial.metrics.items()],
         params=[Param(name, text) for name, text in trial.params.items()],
         tags=[RunTag(name, text) for name, text in tags.items()],
         synchronous=True,

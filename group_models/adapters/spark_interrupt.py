@@ -1,9 +1,9 @@
 """Ctrl-C while a run is trained: its Spark jobs end, what it committed stays, and who asked hears how it goes on.
 
-PySpark's own handler (4.0 to 4.2, classic) cancels all jobs of the session, other people's too, over the very
-connection that the main thread is waiting on. Here a thread of its own asks for the jobs of this run alone; the call
-that waits for them then fails in step with the JVM, and the session can be used on. On a classic session those are all
-jobs of this session, and none of others: a tag of the session (`addTag`, 4.0 to 4.2) is known to its own thread only.
+PySpark's own handler (4.0 to 4.2, classic) cancels jobs over the very connection that the main thread is waiting on.
+Here a thread of its own asks for that; the call that waits for the jobs then fails in step with the JVM, and the
+session can be used on. On Connect they are those of this run alone; on a classic session all of this session, and none
+of others: its tags (`addTag`, 4.0 to 4.2) are known only to the thread that set them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from group_models.adapters.spark_errors import SPARK_ERRORS
 from group_models.errors import StoppedError
 from group_models.ports import SparkSession
 
@@ -57,7 +58,7 @@ def stoppable(spark: SparkSession, run_id: str) -> Iterator[None]:
 
 
 class _Stopper:
-    """Hears Ctrl-C in the main thread and cancels what runs under one tag."""
+    """Hears Ctrl-C in the main thread and cancels what runs under one tag, or in a classic session."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark = spark
@@ -69,14 +70,17 @@ class _Stopper:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Tag what the block starts, and take Ctrl-C until its end."""
-        self._spark.addTag(self._tag)
+        # A run whose session forbids tags is trained all the same.
+        with contextlib.suppress(*SPARK_ERRORS):
+            self._spark.addTag(self._tag)
         try:
             with self._handling():
                 yield
         finally:
             self._is_over.set()
             if not self._is_broken:
-                self._spark.removeTag(self._tag)
+                with contextlib.suppress(*SPARK_ERRORS):
+                    self._spark.removeTag(self._tag)
 
     @contextlib.contextmanager
     def _handling(self) -> Iterator[None]:

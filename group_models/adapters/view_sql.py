@@ -9,6 +9,12 @@ from importlib.resources import files
 from group_models.live.manifest import FAILED
 from group_models.tables import TABLES
 
+_STARTED = (
+    "SELECT model_set, run_id, min(at) AS started_at FROM {group_model_run} WHERE event = 'started' "
+    "GROUP BY model_set, run_id"
+)
+"""The runs and when each started: a run that two processes started at once has a row of each."""
+
 _SHARED = {
     "own_model": "CASE m.serves WHEN 'new' THEN m.run_id WHEN 'previous' THEN m.model_run_id END",
     "decides": "(m.serves = 'new' OR (m.status = 'rejected' AND m.serves = 'parent'))",
@@ -27,7 +33,7 @@ class View:
     def query(self, names: Mapping[str, str]) -> str:
         """Return the view's query, given the name in the catalog of each table and view."""
         text = files("group_models.adapters").joinpath("sql", f"{self.name}.sql").read_text(encoding="utf-8")
-        return text.format(**names, **_SHARED).rstrip()
+        return text.format(**names, **_SHARED, started=_STARTED.format(**names)).rstrip()
 
     def statement(self, names: Mapping[str, str]) -> str:
         """Return what makes the view, or makes it anew."""

@@ -11,14 +11,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from group_models.conformal import bound_names
-from group_models.estimators.base import Predictor
+from group_models.estimators.base import Floats, Predictor
 from group_models.estimators.ensembles import Read
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,10 @@ import functools
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from group_models.errors import ModelError
-from group_models.estimators.base import Predictor
+from group_models.estimators.base import Floats, Predictor
 from group_models.estimators.boosters import BoosterPredictor
 from group_models.estimators.bounded import BoundedPredictor
 from group_models.estimators.children import PARENT, ChildPredictor, PooledPredictor
@@ -24,8 +23,6 @@ from group_models.estimators.classes import labels_of
 from group_models.estimators.ensembles import EnsemblePredictor
 from group_models.estimators.linear import LinearForm, linear_form
 from group_models.estimators.transformed import TransformedPredictor
-
-Floats = npt.NDArray[np.float64]
 
 OF_PARENT = "(parent)"
 """Under this name stands what the parent's prediction, as a feature of a key's own part, adds."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from group_models.errors import ModelError
-from group_models.estimators.base import IMPUTE, Predictor
+from group_models.estimators.base import IMPUTE, Floats, Predictor
 from group_models.estimators.batched import FittedGroups
 from group_models.estimators.batched_children import FittedChildren
 from group_models.estimators.boosters import BoosterPredictor
@@ -27,7 +27,6 @@ from group_models.estimators.contributions import OF_PARENT, Contributions, cont
 from group_models.estimators.linear import Ints, LinearForm, LinearForms, Shape, Table, TextWeights
 from group_models.estimators.transformed import TransformedPredictor
 
-Floats = npt.NDArray[np.float64]
 Sizes = Mapping[str, float]
 """By feature a number of which the size counts."""
 

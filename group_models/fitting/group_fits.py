@@ -65,9 +65,8 @@ class _Rows:
     def _take(self, rows: Flags, counts: Ints) -> _Rows:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         weight, references = taken(self.weight, rows), self.references.take(rows)
-        held, gap = self.is_holdout[rows], self.is_gap[rows]
-        taken_ = self.table.take(rows), self.y[rows], held, gap, offsets, weight, references, self.row_hash[rows]
-        return _Rows(*taken_)
+        held, gap, row_hash = self.is_holdout[rows], self.is_gap[rows], self.row_hash[rows]
+        return _Rows(self.table.take(rows), self.y[rows], held, gap, offsets, weight, references, row_hash)
 
     def fitted_by(self, family: BatchedFamily, *, is_refit: bool = False) -> FittedGroups:
         """Return the models of the keys, such as are measured or, of a refit, such as are stored."""

@@ -89,7 +89,7 @@ def judge_parts(rows: Sequence[Mapping[str, Any]], planned: Mapping[str, Any], s
         "finished_at": max(row["finished_at"] for row in final),
         **_status(tried, n_parts, settings.max_model_bytes),
     }
-    errors = train_errors_of_parts([row for row in tried if row["part"] in measured])
+    errors = train_errors_of_parts([row for row in tried if row["part"] in measured], settings.metric)
     if errors is not None:
         columns |= errors.columns({}, settings, held_rows=0)
     baseline = _baseline(tried, settings.labels)

@@ -115,7 +115,7 @@ class TrainErrors:
 
     def columns(self, measured: Mapping[str, Any], settings: FitSettings, *, held_rows: int) -> dict[str, Any]:
         """Return `train_metrics` and `fit_flag`; `measured` has `metrics` and `baseline_metrics`, if there are any."""
-        return {"train_metrics": named(self.own), "fit_flag": self._flag(measured, settings.metric, held_rows)}
+        return {"train_metrics": train_metrics(self.own), "fit_flag": self._flag(measured, settings.metric, held_rows)}
 
     def _flag(self, measured: Mapping[str, Any], metric: Metric, held_rows: int) -> str | None:
         if not measured.get("metrics") or min(self.rows, held_rows) < MIN_FLAG_ROWS:
@@ -136,7 +136,7 @@ def _one(errors: Mapping[str, Floats]) -> dict[str, float]:
     return {name: float(values[0]) for name, values in errors.items()}
 
 
-def named(errors: Mapping[str, float]) -> dict[str, float]:
+def train_metrics(errors: Mapping[str, float]) -> dict[str, float]:
     """Return errors of training rows under names that say so."""
     return {TRAIN + name: value for name, value in errors.items()}
 
@@ -188,8 +188,8 @@ class GroupReasons:
         if has_holdout.any():
             rows = np.diff(known.offsets)
             base = known.errors(np.repeat(medians, rows))[metric]
-            holdout = (measured[name][metric] for name in ("metrics", "baseline_metrics"))
-            of_split = fit_flags(found[metric][has_holdout], next(holdout), base, next(holdout))
+            holdout, base_holdout = (measured[name][metric] for name in ("metrics", "baseline_metrics"))
+            of_split = fit_flags(found[metric][has_holdout], holdout, base, base_holdout)
             of_split[np.minimum(rows, held) < MIN_FLAG_ROWS] = None
             flags[has_holdout] = of_split
         names = [TRAIN + name for name in found]

@@ -31,7 +31,7 @@ from group_models.fitting.outcomes import (
     result_frame,
     stored_columns,
 )
-from group_models.fitting.reasons import Seen, TrainErrors, importance_columns, named
+from group_models.fitting.reasons import Seen, TrainErrors, importance_columns, train_metrics
 from group_models.fitting.references import UnitPredictions, predict_held
 from group_models.fitting.tuning import find_choice
 from group_models.fitting.unit_rows import KeyRows, Rows, UnitRows, numeric_names
@@ -269,10 +269,10 @@ def _part_outcomes(
     is_leaking = _unseen(key, settings).all() and settings.holdout_by != "none"
     # A part of one's own estimator predicts first where the ensemble is measured, and there its key answers for it.
     errors = None if settings.estimator.name is None else TrainErrors.of(fitted, seen, settings.labels)
-    beside = {} if errors is None else named(errors.base)
+    beside = {} if errors is None else train_metrics(errors.base)
     baseline = None if is_leaking else {**seen.baseline(settings.labels), **beside}
     of_train: dict[str, Any] = {"baseline_metrics": baseline}
-    of_train["train_metrics"] = None if errors is None else named(errors.own)
+    of_train["train_metrics"] = None if errors is None else train_metrics(errors.own)
     final = _refit(fitted, key, family, settings, seed, progress)
     importance = importance_columns(final, fitted, seen, settings, seed)
     if final is fitted:

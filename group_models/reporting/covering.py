@@ -8,13 +8,14 @@ import pyarrow.compute as pc
 
 from group_models.conformal import fleet_coverage
 from group_models.levels import level_width
+from group_models.live.manifest import FITTING
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST
 
 
 def read_coverage(tables: Tables, model_set: str, run_id: str) -> dict[str, float]:
     """Return by level the share over the rows of all keys that a run trained, parents apart; {} without intervals."""
-    where: Where = {"model_set": [model_set], "run_id": [run_id], "status": ["trained", "rejected"]}
+    where: Where = {"model_set": [model_set], "run_id": [run_id], "status": FITTING}
     rows = tables.read(MANIFEST, columns=["level", "coverage", "holdout_rows"], where=where)
     measured = rows.filter(pc.is_valid(rows["coverage"]))
     if not measured.num_rows:

@@ -17,8 +17,6 @@ from group_models.live.sets import Live
 from group_models.ports import Tables, Where
 from group_models.tables import MANIFEST, NEW_MODEL
 
-_MAPS = ("key", "params", "metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage")
-
 OF_MODEL = ("estimator", "params", "metrics", "baseline_metrics", "train_metrics", "fit_flag", "importance",
             "interval", "coverage", "holdout_from", "holdout_rows", "model_bytes", "sha256")  # fmt: skip
 """What a row tells of the model that serves, whichever run trained that."""
@@ -124,7 +122,7 @@ def _as_live(
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:
     return [
-        {name: dict(value) if name in _MAPS and value is not None else value for name, value in row.items()}
+        {name: dict(value) if name in MANIFEST.maps and value is not None else value for name, value in row.items()}
         for row in rows.to_pylist()
     ]
 

@@ -42,7 +42,6 @@ _MANIFEST = (
     "metrics", "baseline_metrics", "holdout_rows", "fit_seconds", "model_bytes", "policy", "n_parts", "model_run_id",
     "train_metrics", "fit_flag", "importance", "interval", "coverage",
 )  # fmt: skip
-_MAPS = {"metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage"}
 _PLAN = (
     "key_id", "key", "decision", "reason", "rows", "usable_rows", "bytes", "unit", "wave", "n_parts",
     "predicted_seconds",
@@ -247,7 +246,7 @@ def _csv(rows: pa.Table, columns: tuple[str, ...], worst: str | None = None) -> 
         rows = rows.sort_by([(worst, "descending")])
     frame = rows.slice(0, SAMPLE_ROWS).select(list(columns)).to_pandas()
     frame["key"] = [show_key(dict(key)) for key in frame["key"]]
-    for name in _MAPS & set(columns):
+    for name in {*MANIFEST.maps} & {*columns} - {"key"}:
         frame[name] = [json.dumps(dict(each)) if each is not None else "" for each in frame[name]]
     text = io.StringIO()
     frame.to_csv(text, index=False)

@@ -127,6 +127,8 @@ def test_the_parts_of_a_salted_key_are_one_model_of_the_mean_of_their_probabilit
     assert told["baseline_metrics"]["log_loss"] == pytest.approx(log_losses(np.array([0.5, 0.25])).mean())
     assert told["baseline_metrics"]["parent_log_loss"] == pytest.approx(log_losses(np.array([0.4, 0.6])).mean())
     assert "auc" not in told["metrics"]
+    of_parts = [dict(row["train_metrics"])["train_log_loss"] for row in rows if row["part"] >= 2]
+    assert told["train_metrics"] == pytest.approx({"train_log_loss": np.mean(of_parts)})
 
 
 def test_an_ensemble_that_answers_no_row_of_probabilities_is_a_failure_that_says_so() -> None:

@@ -266,6 +266,15 @@ def test_a_parent_that_ignores_its_children_still_gets_the_outcome():
         signal.signal(signal.SIGCHLD, before)
 
 
+@pytest.fixture
+def _takes_ctrl_c():
+    """Ctrl-C raises here, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_takes_ctrl_c")
 def test_a_guard_returns_what_the_work_returned_and_lets_its_errors_out():
     with Guard(FitLimits(timeout_s=60.0, memory_bytes=2**30)) as guard:
         assert [guard.run(lambda i=i: i) for i in range(3)] == [0, 1, 2]

@@ -20,6 +20,7 @@ from group_models.reporting.page.fleet import (
     status_kind,
 )
 from group_models.reporting.page.marks import Chart
+from group_models.spec import Metric
 from group_models.texts import duration_text
 
 MAX_POINTS = 400
@@ -76,7 +77,7 @@ def close_up(
     history: pd.DataFrame,
     observed: Observed,
     *,
-    metric: str,
+    metric: Metric,
     target: str,
     is_refit: bool,
 ) -> CloseUp:
@@ -103,7 +104,7 @@ _BESIDE = ("bias", "r2", "accuracy", "f1", "auc")
 """Metrics that are told beside the one that decides."""
 
 
-def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
+def _facts(row: Mapping[str, Any], metric: Metric) -> list[tuple[str, str]]:
     error = row["metrics"].get(metric)
     facts = [("served by", _serving(row)), ("rows", _count(row["rows"])), ("holdout rows", _count(row["holdout_rows"]))]
     facts.append((short_name(metric), "" if error is None else sensible(error)))
@@ -115,7 +116,7 @@ def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
     facts += [(metric_name(name), sensible(row["metrics"][name])) for name in others]
     trained = row["train_metrics"].get(f"train_{metric}")
     facts.append((f"{short_name(metric)} of training rows", "" if trained is None else sensible(trained)))
-    facts.append(("judged as", "" if _is_none(row["fit_flag"]) else _FLAGS[row["fit_flag"]]))
+    facts.append(("judged as", "" if _is_none(row["fit_flag"]) else _flag_text(row["fit_flag"], metric)))
     for level, width in row["interval"].items():
         covered = row["coverage"].get(level)
         held = "" if covered is None else f"; such intervals held {percent(covered)} of other rows"
@@ -125,11 +126,13 @@ def _facts(row: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text]
 
 
-_FLAGS = {
-    "over": "over-fitted: its error rises from training rows to the holdout far more than the median's does",
-    "under": "under-fitted: on its own training rows hardly better than their median",
-    "ok": "neither over- nor under-fitted",
-}
+def _flag_text(flag: str, metric: Metric) -> str:
+    beside = baselines(metric)[""]
+    return {
+        "over": f"over-fitted: its error rises from training rows to the holdout far more than the {beside}'s does",
+        "under": f"under-fitted: on its own training rows hardly better than their {beside}",
+        "ok": "neither over- nor under-fitted",
+    }[flag]
 
 
 def _serving(row: Mapping[str, Any]) -> str:
@@ -158,7 +161,7 @@ def _count(value: Any) -> str:
     return "" if _is_none(value) else f"{int(value):,}"
 
 
-def _past(history: pd.DataFrame, metric: str, target: str) -> list[Figure]:
+def _past(history: pd.DataFrame, metric: Metric, target: str) -> list[Figure]:
     """Return the key's error over runs; a single run is no past, and without errors there is nothing to draw."""
     errors = [row.get(metric, np.nan) for row in history["metrics"]]
     if len(history) < 2 or not np.isfinite(np.array(errors, dtype=float)).any():

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from group_models.comparing import simplest
 from group_models.live.manifest import FAILED
+from group_models.spec import Metric
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,9 +57,9 @@ def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, metric)
 
 
-def baselines(metric: str) -> Mapping[str, str]:
+def baselines(metric: Metric) -> Mapping[str, str]:
     """Return `BASELINES`, whose median is of classes the prior."""
-    return {**BASELINES, "": "prior"} if metric == "log_loss" else BASELINES
+    return {**BASELINES, "": simplest(metric)}
 
 
 def short_name(metric: str) -> str:
@@ -71,7 +73,7 @@ def short_name(metric: str) -> str:
     return metric.upper().replace("_", " ")
 
 
-def known_baselines(keys: pd.DataFrame, metric: str) -> dict[str, Floats]:
+def known_baselines(keys: pd.DataFrame, metric: Metric) -> dict[str, Floats]:
     """Return what the keys' errors can be compared with: its name to its errors, those that no key has left out."""
     found = {name: values_of(keys["baseline_metrics"], prefix + metric) for prefix, name in baselines(metric).items()}
     return {name: errors for name, errors in found.items() if np.isfinite(errors).any()}
@@ -129,7 +131,7 @@ class Ratios:
         return int((self.values < 1).sum())
 
 
-def ratios(keys: pd.DataFrame, metric: str) -> list[Ratios]:
+def ratios(keys: pd.DataFrame, metric: Metric) -> list[Ratios]:
     """Return the keys' errors over those of each baseline that they know."""
     own = values_of(keys["metrics"], metric)
     found = []

@@ -20,7 +20,6 @@ from group_models.reporting.timing import Timing, read_timing
 from group_models.spec import Metric
 from group_models.tables import MANIFEST, RUN
 
-_MAPS = ("key", "params", "metrics", "baseline_metrics", "train_metrics", "importance", "interval", "coverage")
 _OF_HISTORY = ("run_id", "key_id", "status", "serves", "rows", "rows_used", "metrics", "baseline_metrics",
                "fit_seconds", "model_run_id")  # fmt: skip
 
@@ -121,7 +120,7 @@ def keys_frame(rows: Sequence[dict[str, Any]], kinds: Mapping[str, KeyKind]) -> 
     """Return manifest rows as `PageData.keys`, the keys before their parents."""
     ordered = sorted(showing.by_key(rows, kinds), key=lambda row: -len(row["key"]))
     frame = pd.DataFrame(ordered, columns=list(MANIFEST.names) if not ordered else None)
-    for name in _MAPS:
+    for name in MANIFEST.maps:
         frame[name] = pd.Series([v if isinstance(v, dict) else {} for v in frame[name]], frame.index, dtype=object)
     frame["label"] = [show_key(key) for key in frame["key"]]
     labels = dict(zip(frame["key_id"], frame["label"], strict=True))
