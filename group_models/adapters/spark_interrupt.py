@@ -97,9 +97,9 @@ class _Stopper:
 
     def _heard(self, _: int, frame: FrameType | None) -> None:
         is_again, self.is_asked = self.is_asked, True
-        is_in_jvm = _is_in_jvm(frame)
-        if is_again or not is_in_jvm:
-            self._is_broken = is_in_jvm
+        is_waiting = _waits_for_java(frame)
+        if is_again or not is_waiting:
+            self._is_broken = is_waiting
             raise KeyboardInterrupt
         threading.Thread(target=self._cancel_until_over, daemon=True).start()
 
@@ -126,7 +126,7 @@ class _Stopper:
                 self._spark.interruptTag(self._tag)
 
 
-def _is_in_jvm(frame: FrameType | None) -> bool:
+def _waits_for_java(frame: FrameType | None) -> bool:
     """Return whether a classic session waits for an answer of the JVM: an exception there would leave it unread."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith(_JVM):

@@ -34,7 +34,9 @@ def tuned(spark: SparkSession, path: Path, partitions: int, **changes: Any) -> t
 
 def test_trials_are_the_same_whatever_the_partitions_and_stand_there_once(spark: SparkSession, tmp_path: Path):
     tables, rows, trials = tuned(spark, tmp_path / "a", 1)
-    large = {row["key_id"] for row in rows.values() if "tuned" in row["params"] and row["metrics"].get("cv_mae")}
+    large = {
+        row["key_id"] for row in rows.values() if "tuned" in row["params"] and (row["metrics"] or {}).get("cv_mae")
+    }
     assert texts_id({}, {"carrier": "string", "stop": "integer"}) in large, "the model of all rows"
     assert len(large) >= 3
     assert {row["key_id"] for row in trials} == large
