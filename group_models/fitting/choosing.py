@@ -52,7 +52,8 @@ class Choice:
         """Return the outcome of the key with what was tried and chosen; metrics only beside those of a holdout."""
         if self.said is None:
             return outcome
-        found = {**outcome, "estimator": self.family.name, "trials": self.trials}
+        # Of a key with two models, the one that is measured and has a part of its own is not told of the trials again.
+        found = {**outcome, "estimator": self.family.name, "trials": None if "part" in outcome else self.trials}
         if outcome.get("params") is not None:
             found["params"] = {**outcome["params"], self.said_as: self.said}
         if outcome.get("metrics"):

@@ -12,7 +12,7 @@ from group_models import api
 from group_models.keys import texts_id
 from group_models.loading import load_spec
 from group_models.ports import SparkSession
-from group_models.tables import STORE, TRIALS
+from group_models.tables import STORE, TRIALS, WHOLE
 from tests import worlds
 
 TABLE = worlds.rows()
@@ -39,7 +39,7 @@ def test_trials_are_the_same_whatever_the_partitions_and_stand_there_once(spark:
     }
     assert texts_id({}, {"carrier": "string", "stop": "integer"}) in large, "the model of all rows"
     assert len(large) >= 3
-    assert {row["key_id"] for row in trials} == large
+    assert {(row["key_id"], row["part"]) for row in trials} == {(key_id, WHOLE) for key_id in large}
     assert len(trials) == 5 * len(large)
     small = [row for row in rows.values() if row["key_id"] not in large]
     assert small

@@ -57,6 +57,13 @@ def test_a_search_finds_better_parameters_than_the_spec_has_and_tells_what_it_tr
     assert {trial["state"] for trial in trials} <= {"complete", "pruned"}
 
 
+def test_a_parent_that_keeps_its_measured_model_tells_its_trials_once():
+    whole, measured = fit(world(0, 5.0), dataclasses.replace(tuned(), keeps_measured=True))
+    assert len(trials_of(whole)) == 13
+    assert measured["trials"] is None
+    assert measured["params"]["tuned"] == whole["params"]["tuned"]
+
+
 def test_the_spec_s_parameters_stay_where_the_folds_cannot_tell_better_ones():
     (row,) = fit(world(0, 0.0), tuned(params={"alpha": 1e5}))
     assert row["params"]["alpha"] == "100000.0"
