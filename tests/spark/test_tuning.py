@@ -58,7 +58,7 @@ def test_trials_are_the_same_whatever_the_partitions_and_stand_there_once(spark:
 
 @pytest.mark.slow
 def test_parts_of_a_salted_key_are_tuned_on_their_own_on_folds_by_hash(either_spark: SparkSession, tmp_path: Path):
-    limits, tune = {"min_rows": 20, "max_key_rows": 60}, {**TUNE, "min_rows": 20, "min_fold_rows": 5}
+    limits, tune = {"min_rows": 20, "max_key_rows": 60}, {**TUNE, "min_rows": 20, "min_fold_rows": 2}
     changes = {"time_column": None, "levels": [], "limits": limits, "tune": tune}
     _, rows, trials = tuned(either_spark, tmp_path, 2, **changes)
     salted = {row["key_id"] for row in rows.values() if row["policy"] == "salted"}
