@@ -79,8 +79,7 @@ def choose_family(key: KeyRows, train: Rows, families: Sequence[Family], setting
     places = places_of(key, train)
     folds = find_folds(key, places, settings)
     if not folds:
-        rule = f"{len(places)} rows are too few for {settings.folds} folds of {settings.min_fold_rows}"
-        return Choice(families[0], settings, f"the first: {rule}")
+        return Choice(families[0], settings, f"the first: {too_few_text(places, settings)}")
     tried = [_errors(key, places, folds, family, settings, seed) for family in families]
     chosen = choose([errors for errors, _ in tried])
     place = 0 if chosen is None else chosen.place
@@ -106,6 +105,11 @@ def find_folds(key: KeyRows, places: Places, settings: FitSettings) -> list[Fold
         return hash_folds(key.fold[places], min_rows=settings.min_fold_rows)
     times = key.time_us[places]
     return time_folds(times, settings.folds, min_rows=settings.min_fold_rows, gap_us=settings.gap_us)
+
+
+def too_few_text(places: Places, settings: FitSettings) -> str:
+    """Return why these rows have no folds."""
+    return f"{len(places)} rows are too few for {settings.folds} folds of {settings.min_fold_rows}"
 
 
 def _errors(

@@ -20,7 +20,15 @@ import numpy as np
 from group_models.estimators.base import Family, features_of
 from group_models.estimators.registry import make_family
 from group_models.evaluation import error_summary
-from group_models.fitting.choosing import Choice, choose_family, cv_metrics, find_folds, fold_error, places_of
+from group_models.fitting.choosing import (
+    Choice,
+    choose_family,
+    cv_metrics,
+    find_folds,
+    fold_error,
+    places_of,
+    too_few_text,
+)
 from group_models.fitting.deaths import NOT_THE_FITS
 from group_models.fitting.folds import Chosen, Fold, Places, choose
 from group_models.fitting.outcomes import FitSettings
@@ -88,8 +96,7 @@ def _tuned(key: KeyRows, places: Places, family: Family, settings: FitSettings, 
         return Choice(family, settings, said, said_as=TUNED)
     folds = find_folds(key, places, settings)
     if not folds:
-        rule = f"{len(places)} rows are too few for {settings.folds} folds of {settings.min_fold_rows}"
-        return Choice(family, settings, f"as the spec says: {rule}", said_as=TUNED)
+        return Choice(family, settings, f"as the spec says: {too_few_text(places, settings)}", said_as=TUNED)
     search = _Search(key, places, folds, settings, tune, seed)
     trials, ended = search.run()
     chosen, place = _best(trials)

@@ -65,9 +65,10 @@ class OneWave:
         self._say = say
         self._references = references
         self._pool = pool
-        self._numbers: Iterator[int] = iter(free_numbers(prepared, settings.run_id, wave))
+        free = free_numbers(prepared, settings.run_id, wave)
+        self._numbers: Iterator[int] = iter(free)
         self._may_isolate = prepared.spec.isolation != "never"
-        self._has_committed = has_commits(prepared, settings.run_id, wave)
+        self._has_committed = len(free) < NUMBERS_PER_WAVE
 
     def train(self, parts: pa.Table) -> None:
         """Commit a row for each of these parts (columns of `Plan.parts`) that the store has none of.

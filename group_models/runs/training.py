@@ -238,7 +238,7 @@ def train_run(
     append_event(
         prepared, run_id, FINISHED, counts=counts, seconds=clock.seconds, refusal=run.refusal, rows=summary.rows,
         keys=summary.keys, waves=summary.waves, source_stats=stats_of(prepared, plan),
-        coverage=run.coverage() or None,
+        coverage=(run.coverage() or None) if prepared.spec.intervals else None,
     )  # fmt: skip
     return run
 

@@ -13,6 +13,7 @@ import pandas as pd
 from group_models.comparing import simplest
 from group_models.live.manifest import FAILED
 from group_models.spec import Metric
+from group_models.tables import NEW_MODEL
 
 Floats = npt.NDArray[np.float64]
 
@@ -214,7 +215,7 @@ def status_kind(status: str) -> str:
     >>> [status_kind(name) for name in ("trained", "unchanged", "timed_out", "too_small")]
     ['good', 'good', 'bad', 'kept']
     """
-    if status in ("trained", "one_class", "unchanged"):
+    if status in (*NEW_MODEL, "unchanged"):
         return "good"
     return "bad" if status in FAILED else "kept"
 
