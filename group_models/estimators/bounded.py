@@ -6,7 +6,6 @@ The store has the model alone, and the manifest its half widths: scoring adds th
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ import pandas as pd
 from group_models.conformal import bound_names
 from group_models.estimators.base import Floats, Predictor
 from group_models.estimators.ensembles import Read
+from group_models.estimators.wrapping import split_header, with_header
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +52,13 @@ class BoundedPredictor:
         ValueError
             The bytes are no such model.
         """
-        header, _, own = data.partition(b"\n")
-        said = json.loads(header)
+        said, own = split_header(data)
         return cls(read(own, str(said["data_file"])), said["half_widths"])
 
 
 def pack_bounded(data: bytes, data_file: str, half_widths: Mapping[str, float | None]) -> bytes:
     """Return a model's data file with its half widths as one data file."""
-    return json.dumps({"half_widths": dict(half_widths), "data_file": data_file}).encode() + b"\n" + data
+    return with_header({"half_widths": dict(half_widths), "data_file": data_file}, data)
 
 
 def bounds(prediction: Floats, half_widths: Mapping[str, Any]) -> dict[str, Floats]:

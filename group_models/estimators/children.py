@@ -7,7 +7,6 @@ features in a column `PARENT`; the two together, as one model, are a `PooledPred
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from group_models.estimators.base import Family, Features, Fitted, Flavor, Predictor
+from group_models.estimators.base import Features, Fitted, Flavor, Predictor
 from group_models.estimators.ensembles import Read, pack_parts, unpack_parts
 from group_models.estimators.linear import LinearForm
+from group_models.estimators.wrapping import WrappedFamily, split_header, with_header
 from group_models.spec import Metric
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ class ChildPredictor:
         """Return the model as bytes: a line of JSON, then the data file of the key's own part."""
         names = ("weight", "is_residual", "shift")
         header = {**{name: getattr(self, name) for name in names}, "data_file": self.own.data_file}
-        return json.dumps(header).encode() + b"\n" + self.own.dump()
+        return with_header(header, self.own.dump())
 
     @classmethod
     def parse(cls, data: bytes, read: Read) -> ChildPredictor:
@@ -71,8 +71,7 @@ class ChildPredictor:
         ValueError
             The bytes are no child.
         """
-        header, _, own = data.partition(b"\n")
-        said = json.loads(header)
+        said, own = split_header(data)
         return cls(read(own, str(said.pop("data_file"))), **said)
 
 
@@ -127,7 +126,7 @@ def own_weight(rows: Any, half_rows: float) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class ChildFamily:
+class ChildFamily(WrappedFamily):
     """A family that is fitted to what the parent gets wrong, on the features and the parent's prediction.
 
     Where the metric is `mae`, what it adds is moved by the median of what it leaves, as the loss is the metric: least
@@ -137,42 +136,17 @@ class ChildFamily:
     the one, a refit the other.
     """
 
-    own: Family
     half_rows: float
     metric: Metric
     flavor: ClassVar[Flavor] = "pooled"
 
-    @property
-    def name(self) -> str:
-        """The name of the family of the key's own part."""
-        return self.own.name
-
-    @property
-    def threads(self) -> int:
-        """Threads of one fit."""
-        return self.own.threads
-
-    @property
-    def takes_float32(self) -> bool:
-        """Whether it computes in single precision."""
-        return self.own.takes_float32
-
-    @property
-    def takes_infinity(self) -> bool:
-        """Whether infinite values are left to the estimator."""
-        return self.own.takes_infinity
-
-    def load(self) -> None:
-        """Import what a fit needs."""
-        self.own.load()
-
     def predicted_seconds(self, rows: npt.NDArray[Any], columns: int) -> Floats:
         """Return the expected wall seconds of one fit, by rows."""
-        return self.own.predicted_seconds(rows, columns + 1)
+        return super().predicted_seconds(rows, columns + 1)
 
     def predicted_model_bytes(self, rows: npt.NDArray[Any], columns: int) -> Floats:
         """Return the expected bytes of one model, by rows."""
-        return self.own.predicted_model_bytes(rows, columns + 1) + 50.0
+        return super().predicted_model_bytes(rows, columns + 1) + 50.0
 
     def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:  # noqa: ARG002 - without weights, see `Spec`
         """Fit what the measured parent gets wrong."""

@@ -8,7 +8,6 @@ under those that the key has never seen.
 from __future__ import annotations
 
 import dataclasses
-import json
 import warnings
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ import pandas as pd
 
 from group_models.estimators.base import Floats, PickledPredictor, Predictor
 from group_models.estimators.ensembles import EnsemblePredictor, Read
+from group_models.estimators.wrapping import split_header, with_header
 from group_models.labels import Labels
 
 
@@ -73,7 +73,7 @@ class ClassPredictor:
             "labels": self.labels.to_json(), "codes": self.codes, "shares": self.shares,
             "data_file": None if self.own is None else self.own.data_file,
         }  # fmt: skip
-        return json.dumps(header).encode() + b"\n" + (b"" if self.own is None else self.own.dump())
+        return with_header(header, b"" if self.own is None else self.own.dump())
 
     @classmethod
     def parse(cls, data: bytes, read: Read) -> ClassPredictor:
@@ -84,9 +84,8 @@ class ClassPredictor:
         ValueError
             The bytes are no model of classes.
         """
-        header, _, rest = data.partition(b"\n")
-        said = json.loads(header)
-        own = None if said["data_file"] is None else read(rest, str(said["data_file"]))
+        said, within = split_header(data)
+        own = None if said["data_file"] is None else read(within, str(said["data_file"]))
         return cls(Labels.parse(said["labels"]), tuple(said["codes"]), own, tuple(said["shares"]))
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from group_models.estimators.base import Family, Fitted, Flavor, Floats, Predictor
+from group_models.estimators.base import Fitted, Flavor, Floats, Predictor
 from group_models.estimators.ensembles import Read
+from group_models.estimators.wrapping import WrappedFamily, split_header, with_header
 
 _INVERSES: dict[str, Callable[[Floats], Floats]] = {"log1p": np.expm1}
 
@@ -38,7 +37,7 @@ class TransformedPredictor:
     def dump(self) -> bytes:
         """Return the model as bytes: a line of JSON, then the data file of the model within."""
         header = {"transform": self.transform, "data_file": self.own.data_file}
-        return json.dumps(header).encode() + b"\n" + self.own.dump()
+        return with_header(header, self.own.dump())
 
     @classmethod
     def parse(cls, data: bytes, read: Read) -> TransformedPredictor:
@@ -49,52 +48,18 @@ class TransformedPredictor:
         ValueError
             The bytes are no such model.
         """
-        header, _, rest = data.partition(b"\n")
-        said = json.loads(header)
+        said, within = split_header(data)
         if said["transform"] not in _INVERSES:
             raise ValueError(f"an unknown transform {said['transform']!r}; use a newer group-models")
-        return cls(read(rest, str(said["data_file"])), said["transform"])
+        return cls(read(within, str(said["data_file"])), said["transform"])
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformedFamily:
+class TransformedFamily(WrappedFamily):
     """A family that is fitted to the logarithm of the target plus one (`log1p`)."""
 
-    own: Family
     transform: str
     flavor: ClassVar[Flavor] = "transformed"
-
-    @property
-    def name(self) -> str:
-        """The family's name or the object's dotted path."""
-        return self.own.name
-
-    @property
-    def threads(self) -> int:
-        """Threads of one fit."""
-        return self.own.threads
-
-    @property
-    def takes_float32(self) -> bool:
-        """Whether it computes in single precision."""
-        return self.own.takes_float32
-
-    @property
-    def takes_infinity(self) -> bool:
-        """Whether infinite values are left to the estimator."""
-        return self.own.takes_infinity
-
-    def load(self) -> None:
-        """Import what a fit needs."""
-        self.own.load()
-
-    def predicted_seconds(self, rows: NDArray[Any], columns: int) -> Floats:
-        """Return the expected wall seconds of one fit, by rows."""
-        return self.own.predicted_seconds(rows, columns)
-
-    def predicted_model_bytes(self, rows: NDArray[Any], columns: int) -> Floats:
-        """Return the expected bytes of one model, by rows."""
-        return self.own.predicted_model_bytes(rows, columns)
 
     def fit(self, x: pd.DataFrame, y: Floats, *, seed: int, weight: Floats | None = None) -> Fitted:
         """Fit the transformed target of one key's rows.

@@ -8,7 +8,6 @@ it (Breiman 1996, "Stacked regressions", Machine Learning 24).
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from group_models.estimators.base import Predictor, features_of, one_thread
 from group_models.estimators.batched_children import child_family
 from group_models.estimators.children import PARENT, REFITTED
 from group_models.estimators.registry import make_family
+from group_models.estimators.wrapping import split_header
 from group_models.fitting.deaths import NOT_THE_FITS, Death, death_columns, raised_columns
 from group_models.fitting.guards import Guard
 from group_models.fitting.isolation import NoChildError, run_in_child
@@ -75,8 +75,7 @@ class PartModel:
         ModelError
             The bytes are not those that were stored.
         """
-        header, _, data = packed.partition(b"\n")
-        said = json.loads(header)
+        said, data = split_header(packed)
         how = {name: said.pop(name) for name in ("format", "data_file", "sha256")}
         what = f"part {said['part'] % said['n_parts']} of the parent {said['key_id']} of run {said['run_id']}"
         return cls(**said, predictor=load_model(data, **how, what=what))
@@ -203,8 +202,7 @@ def _tell_parents(
 ) -> None:
     """Add to outcomes which parent each key builds on, and its share of the time that predicting by parents took."""
     headers = {
-        int(ix): json.loads(packed.partition(b"\n")[0])
-        for ix, packed in zip(parents[PARENT_IX], parents[PARENT_MODEL], strict=True)
+        int(ix): split_header(packed)[0] for ix, packed in zip(parents[PARENT_IX], parents[PARENT_MODEL], strict=True)
     }
     for of_key, ix, of_rows in zip(found, keys[PARENT_IX].astype(int), share.tolist(), strict=True):
         named = {f"parent_{name}": headers[ix][name] for name in ("key_id", "run_id")}
