@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,14 +23,11 @@ from group_models.artifacts import NEWEST, StoredModel, digest, load_model
 from group_models.estimators.base import one_thread
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
 from group_models.evaluation import Floats
-from group_models.fitting.class_sums import ClassSums
-from group_models.fitting.comparisons import from_text, to_text
 from group_models.fitting.deaths import FitLimits
-from group_models.fitting.intervals import Residuals
-from group_models.fitting.measuring import FAILURE, Measured, Meter, Sums, references_of
+from group_models.fitting.measured import MEASURED_TYPES, Measured
+from group_models.fitting.measuring import Meter, references_of
 from group_models.fitting.outcomes import RESULT, FitSettings, result_frame, result_table
 from group_models.fitting.references import NO_REFERENCE
-from group_models.fitting.summing import PAIR_TYPES, RegressionSums, pair_columns, pair_of
 from group_models.frames import Roles
 from group_models.labels import Labels
 from group_models.mlmodel import MlmodelTemplate
@@ -44,11 +40,8 @@ ROWS_PER_UNIT = 200_000
 UNITS_PER_SLOT = 4
 """Most units per task slot that one holdout is spread over: each gets a copy of the ensemble."""
 
-BASELINE, UNITS, IS_DATA, COMPARED, CLASSES, RESIDUALS = (
-    "baseline", "units", "is_data", "compared", "classes", "residuals",
-)  # fmt: skip
-_SUMS = {**PAIR_TYPES, COMPARED: "string", CLASSES: "string", RESIDUALS: "binary"}
-_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **_SUMS, **dict.fromkeys(FAILURE, "string")}
+BASELINE, UNITS, IS_DATA = "baseline", "units", "is_data"
+_FOUND = {sc.UNIT: "int", MODEL_IX: "int", **MEASURED_TYPES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +121,7 @@ def measure_ensembles(  # noqa: PLR0913 - all that decides a measurement
     schema = ", ".join(f"{name} {kind}" for name, kind in _FOUND.items())
     found = ordered.mapInPandas(measure, schema).toArrow().sort_by(sc.UNIT).to_pylist()
     by_ix = [[row for row in found if row[MODEL_IX] == ix] for ix in range(len(ensembles))]
-    return {ensemble.key_id: _merged(rows) for ensemble, rows in zip(ensembles, by_ix, strict=True)}
+    return {ensemble.key_id: Measured.of_rows(rows) for ensemble, rows in zip(ensembles, by_ix, strict=True)}
 
 
 def _holdout_rows(
@@ -262,46 +255,11 @@ def _measured(
                 row_hash = rows[sc.HASH].to_numpy(np.int64) if keeps_residuals else None
                 meter.add(x, y, baseline, rows[sc.TIME].to_numpy(np.int64), weight, row_hash)
     if meter is not None:
-        yield _row_of(unit, ix, meter.measured)
+        yield meter.measured.row({sc.UNIT: unit, MODEL_IX: ix})
 
 
 def _load(row: Mapping[Any, Any]) -> StoredModel:
     return load_model(row["data"], format=int(row["format"]), data_file=row["data_file"], sha256=row["sha256"])
-
-
-def _row_of(unit: int, ix: int, measured: Measured) -> pd.DataFrame:
-    failure = measured.failure or dict.fromkeys(FAILURE)
-    sums: dict[str, Any] = {**_sum_columns(measured), COMPARED: to_text(measured.compared)}
-    sums[RESIDUALS] = measured.residuals.pack()
-    row = {sc.UNIT: unit, MODEL_IX: ix, **sums, **failure}
-    return pd.DataFrame([row], columns=list(_FOUND)).astype(dict.fromkeys([*FAILURE, CLASSES], object))
-
-
-def _sum_columns(measured: Measured) -> dict[str, Any]:
-    """Return the sums of a model and its baseline as columns: of classes as text, with those of numbers empty."""
-    model, baseline = measured.model, measured.baseline
-    if isinstance(model, RegressionSums) and isinstance(baseline, RegressionSums):
-        return {**pair_columns(model, baseline), CLASSES: None}
-    texts = [each.to_text() for each in (model, baseline) if isinstance(each, ClassSums)]
-    return {**pair_columns(RegressionSums(), RegressionSums()), CLASSES: json.dumps(texts)}
-
-
-def _sums_of(row: Mapping[str, Any]) -> tuple[Sums, Sums]:
-    """Return the sums of a model and of its baseline from the columns of `_sum_columns`."""
-    if row[CLASSES] is None:
-        return pair_of(row)
-    model, baseline = map(ClassSums.from_text, json.loads(row[CLASSES]))
-    return model, baseline
-
-
-def _merged(rows: Sequence[Mapping[str, Any]]) -> Measured:
-    """Return what came of one ensemble, from the rows of its units in order."""
-    found = Measured()
-    for row in rows:
-        failure = {name: row[name] for name in FAILURE} if row["status"] is not None else None
-        residuals = Residuals.parse(row[RESIDUALS])
-        found = found.merge(Measured(*_sums_of(row), failure, from_text(row[COMPARED]), residuals))
-    return found
 
 
 def combine(

@@ -11,7 +11,6 @@ gives another model of the same quality: bins come from a sketch of each worker'
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -37,6 +36,7 @@ from group_models.evaluation import MAX_MESSAGE, ErrorSummary, Stage, error_summ
 from group_models.fitting import comparisons
 from group_models.fitting.deaths import FitError
 from group_models.fitting.intervals import Residuals
+from group_models.fitting.measured import MEASURED_TYPES, Measured
 from group_models.fitting.measures import TRAIN_MEDIAN
 from group_models.fitting.measuring import Reference, references_of
 from group_models.fitting.outcomes import (
@@ -48,7 +48,7 @@ from group_models.fitting.outcomes import (
 )
 from group_models.fitting.reasons import MAX_SHUFFLED_ROWS, Seen, TrainErrors, importance_columns
 from group_models.fitting.references import NO_REFERENCE
-from group_models.fitting.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
+from group_models.fitting.summing import RegressionSums
 from group_models.frames import none_where
 from group_models.keys import key_seed
 from group_models.payloads import unpack
@@ -57,7 +57,6 @@ from group_models.spec import Metric
 from group_models.tables import WHOLE, utc_now
 
 _TRIAL_ROWS_PER_WORKER = 32
-COMPARED, RESIDUALS = "compared", "residuals"
 
 T = TypeVar("T")
 
@@ -288,19 +287,13 @@ def _measure(
         yield from _sums(batches, stored, names, text, median, references, metric, keeps_residuals=keeps)
 
     dealt = spread(holdout.select(sc.TIME, sc.HASH, sc.TARGET, *names), workers)
-    kinds = {WORKER: "int", **PAIR_TYPES, COMPARED: "string", RESIDUALS: "binary"}
-    schema = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-    found = dealt.mapInPandas(sums, schema).toArrow().sort_by(WORKER).to_pylist()
-    of_model, of_median = map(merged, zip(*map(pair_of, found), strict=True)) if found else (RegressionSums(),) * 2
-    if of_model.not_finite:
-        raise FitError(f"{of_model.not_finite} of {of_model.count} predictions on the holdout are not finite")
-    compared: dict[str, comparisons.Comparison] = {}
-    for row in found:
-        compared = comparisons.merged(compared, comparisons.from_text(row[COMPARED]))
-    baselines = of_median.metrics() | comparisons.entries(compared, of_model.count)
-    residuals = functools.reduce(Residuals.merge, [Residuals.parse(row[RESIDUALS]) for row in found], Residuals())
-    metrics = {"metrics": of_model.metrics(), "baseline_metrics": baselines}
-    return {**metrics, **residuals.columns(settings.intervals)}
+    schema = ", ".join(f"{name} {kind}" for name, kind in {WORKER: "int", **MEASURED_TYPES}.items())
+    found = Measured.of_rows(dealt.mapInPandas(sums, schema).toArrow().sort_by(WORKER).to_pylist())
+    if found.model.not_finite:
+        raise FitError(f"{found.model.not_finite} of {found.model.count} predictions on the holdout are not finite")
+    baselines = found.baseline.metrics() | comparisons.entries(found.compared, found.model.count)
+    metrics = {"metrics": found.model.metrics(), "baseline_metrics": baselines}
+    return {**metrics, **found.residuals.columns(settings.intervals)}
 
 
 def _sums(
@@ -316,9 +309,7 @@ def _sums(
 ) -> Iterator[pd.DataFrame]:
     """Yield the sums of one partition of the holdout: those of the model, of the median and of the references."""
     model, worker = BoosterPredictor.parse(unpack(*stored)[0]), -1
-    of_model, of_median = RegressionSums(), RegressionSums()
-    compared: dict[str, comparisons.Comparison] = {}
-    residuals = Residuals()
+    measured = Measured()
     for batch in batches:
         if not len(batch):
             continue
@@ -327,13 +318,10 @@ def _sums(
             x[name] = none_where(x[name].to_numpy(dtype=object), x[name].isna().to_numpy())
         y, worker = batch[sc.TARGET].to_numpy(np.float64), int(batch[WORKER].iloc[0])
         prediction, time_us = model.predict(x), batch[sc.TIME].to_numpy(np.int64)
-        of_model = of_model.add(y, prediction)
         others = {name: reference.predict_newer(x, time_us, y) for name, reference in references.items()}
         found = {name: comparisons.Comparison.of(y, prediction, other, metric) for name, other in others.items()}
-        compared = comparisons.merged(compared, found)
-        of_median = of_median.add(y, np.full(len(y), median))
-        if keeps_residuals:
-            residuals = residuals.merge(Residuals(np.abs(prediction - y), batch[sc.HASH].to_numpy(np.int64)))
-    sums: dict[str, Any] = {**pair_columns(of_model, of_median), COMPARED: comparisons.to_text(compared)}
-    sums[RESIDUALS] = residuals.pack()
-    yield pd.DataFrame([{WORKER: worker, **sums}])
+        row_hash = batch[sc.HASH].to_numpy(np.int64)
+        residuals = Residuals(np.abs(prediction - y), row_hash) if keeps_residuals else Residuals()
+        sums = RegressionSums.of(y, prediction), RegressionSums.of(y, np.full(len(y), median))
+        measured = measured.merge(Measured(*sums, compared=found, residuals=residuals))
+    yield measured.row({WORKER: worker})

@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,70 +15,20 @@ import pandas as pd
 from group_models.comparing import Ints
 from group_models.estimators.base import Predictor
 from group_models.evaluation import Floats, Stage
-from group_models.fitting.class_sums import ClassSums
-from group_models.fitting.comparisons import Comparison, Comparisons, merged
+from group_models.fitting.comparisons import Comparison
 from group_models.fitting.deaths import NOT_THE_FITS, Death, FitLimits, death_columns, memory_reason, raised_columns
 from group_models.fitting.guards import Guard
 from group_models.fitting.intervals import Residuals
+from group_models.fitting.measured import FAILURE, Measured, sums_of
 from group_models.fitting.measures import comparable
 from group_models.fitting.references import NAMES, ModelRow, ensemble_of, predicted
-from group_models.fitting.summing import RegressionSums
 from group_models.labels import Labels
 from group_models.spec import Metric
-
-FAILURE = ("status", "reason", "error_type", "error_message", "error_stage", "traceback")
-"""Columns of a store row that say how the measuring of an ensemble failed."""
 
 _STAGE: Stage = "evaluate"
 _LEAST_S = 0.001
 _NOTHING = -(2**63) - 1
 """Before the time of any row, those without a time included."""
-
-
-Sums: TypeAlias = RegressionSums | ClassSums
-
-
-def sums_of(y: Floats, prediction: Floats, labels: Labels | None, weight: Floats | None) -> Sums:
-    """Return the sums of one batch: of numbers, or of probabilities of labels."""
-    if labels is None:
-        return RegressionSums.of(y, prediction, weight)
-    return ClassSums.of(y, prediction, labels.names, weight)
-
-
-def merged_sums(one: Sums, other: Sums) -> Sums:
-    """Return the sums of the rows of both; where one has none it may be of another kind."""
-    if isinstance(one, ClassSums) and isinstance(other, ClassSums):
-        return one.merge(other)
-    if isinstance(one, RegressionSums) and isinstance(other, RegressionSums):
-        return one.merge(other)
-    return one if one.count else other
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """What came of the rows that an ensemble was measured on.
-
-    Attributes
-    ----------
-    failure
-        Columns `FAILURE` of the first thing that stopped it; None where nothing did.
-    """
-
-    model: Sums = dataclasses.field(default_factory=RegressionSums)
-    baseline: Sums = dataclasses.field(default_factory=RegressionSums)
-    failure: dict[str, Any] | None = None
-    compared: Comparisons = dataclasses.field(default_factory=dict)
-    residuals: Residuals = dataclasses.field(default_factory=Residuals)
-
-    def merge(self, other: Measured) -> Measured:
-        """Return what came of the rows of both; of two failures the first."""
-        return Measured(
-            merged_sums(self.model, other.model),
-            merged_sums(self.baseline, other.baseline),
-            self.failure or other.failure,
-            merged(self.compared, other.compared),
-            self.residuals.merge(other.residuals),
-        )
 
 
 @dataclasses.dataclass

@@ -10,8 +10,8 @@ import numpy as np
 
 from group_models.evaluation import why_no_metrics
 from group_models.fitting.comparisons import entries
+from group_models.fitting.measured import Measured
 from group_models.fitting.measures import TRAIN_MEDIAN, shares_of
-from group_models.fitting.measuring import Measured
 from group_models.fitting.outcomes import FitSettings, identity
 from group_models.fitting.part_reasons import importance_of_parts, train_errors_of_parts
 from group_models.fitting.reasons import TrainErrors

@@ -9,9 +9,8 @@ the batch, from which its other targets differ by little.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -177,8 +176,3 @@ def pair_of(row: Mapping[str, Any]) -> tuple[RegressionSums, RegressionSums]:
     """Return the sums of a model and of its baseline from a row with columns `PAIR_TYPES`."""
     model, baseline = ({name: row[f"{side}{name}"] for name in _FIELDS} for side in (_MODEL, _BASELINE))
     return RegressionSums(**model), RegressionSums(**baseline)
-
-
-def merged(parts: Iterable[RegressionSums]) -> RegressionSums:
-    """Return the sums of all rows of the parts; the order of the parts decides the last bits."""
-    return functools.reduce(RegressionSums.merge, parts, RegressionSums())

@@ -14,7 +14,7 @@ import pytest
 from group_models.artifacts import load_model
 from group_models.errors import ModelError
 from group_models.estimators.ensembles import EnsemblePredictor, pack_parts
-from group_models.fitting.measuring import Measured
+from group_models.fitting.measured import Measured
 from group_models.fitting.parts import judge_parts, with_metrics
 from group_models.fitting.summing import RegressionSums
 from group_models.fitting.units import fit_unit

@@ -13,7 +13,7 @@ from group_models.conformal import coverage, half_widths, least_rows, rank
 from group_models.errors import SpecError
 from group_models.estimators.base import EstimatorSettings
 from group_models.fitting.intervals import Residuals, interval_columns
-from group_models.fitting.measuring import Measured
+from group_models.fitting.measured import Measured
 from group_models.fitting.parts import judge_parts, with_metrics
 from group_models.fitting.summing import RegressionSums
 from group_models.fitting.units import fit_unit

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from group_models.fitting.deaths import FitLimits
-from group_models.fitting.measuring import FAILURE, Measured, Meter
+from group_models.fitting.measured import FAILURE, Measured
+from group_models.fitting.measuring import Meter
 
 X, Y = pd.DataFrame({"x": [1.0, 2.0, 3.0]}), np.array([1.0, 2.0, 4.0])
 

@@ -17,7 +17,7 @@ from group_models.estimators.base import EstimatorSettings, features_of
 from group_models.estimators.importances import SAMPLE_ROWS, shares, spread_rows
 from group_models.estimators.registry import make_family
 from group_models.fit_errors import MIN_FLAG_ROWS
-from group_models.fitting.measuring import Measured
+from group_models.fitting.measured import Measured
 from group_models.fitting.outcomes import FitSettings
 from group_models.fitting.parts import judge_parts, with_metrics
 from group_models.fitting.summing import RegressionSums

@@ -1,6 +1,7 @@
 """Sums of batches give the metrics of all rows, however the rows were cut."""
 
 import dataclasses
+import functools
 import itertools
 from fractions import Fraction
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_models.evaluation import regression_metrics
-from group_models.fitting.summing import PAIR_TYPES, RegressionSums, merged, pair_columns, pair_of
+from group_models.fitting.summing import PAIR_TYPES, RegressionSums, pair_columns, pair_of
 
 TARGETS = st.integers(-(10**6), 10**6).map(lambda thousandths: thousandths / 1000)
 ROWS = st.lists(st.tuples(TARGETS, TARGETS), min_size=1, max_size=60)
@@ -21,6 +22,11 @@ def batches(y, prediction, cuts):
     edges = sorted({0, len(y), *(cut % (len(y) + 1) for cut in cuts)})
     for start, end in itertools.pairwise(edges):
         yield RegressionSums.of(y[start:end], prediction[start:end])
+
+
+def merged(parts):
+    """Return the parts merged one after the other."""
+    return functools.reduce(RegressionSums.merge, parts, RegressionSums())
 
 
 def tree(parts):
